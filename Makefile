@@ -1,0 +1,210 @@
+# kvcached: GNU make. Every room (folder) becomes one archive of objects, so a new file needs no
+# line here; a folder under daemon/ is a new room. `make help` lists the targets.
+
+VERSION := 0.1.0
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
+# Sanitizers to build the debug variant with, e.g. SAN=address,undefined or SAN=thread.
+SAN ?=
+
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+SHELL     := /bin/bash
+.DELETE_ON_ERROR:
+.SECONDARY:
+.SUFFIXES:
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin AR),default)
+AR := gcc-ar
+endif
+CCACHE   ?= $(shell command -v ccache 2>/dev/null)
+PROTOC_C ?= protoc-c
+OBJCOPY  ?= objcopy
+
+pkg_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
+pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null || echo $(addprefix -l,$(patsubst lib%,%,$(1))))
+
+DAEMON_PKGS := libuv libprotobuf-c libxxhash inih
+CLIENT_PKGS := libprotobuf-c libxxhash
+CTL_PKGS    := $(CLIENT_PKGS) jansson
+TEST_PKGS   := $(DAEMON_PKGS) jansson check
+
+WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes \
+            -Wimplicit-fallthrough
+CPPFLAGS += -D_GNU_SOURCE -I. -isystem build/gen -DKVC_BUILD_VERSION='"$(VERSION)"'
+# Everything is position independent with hidden symbols: one object serves the daemon, the static
+# and the shared library, and what the library exports is what is marked for it.
+CFLAGS   += -std=gnu11 -g -fPIC -fvisibility=hidden -pthread
+LDFLAGS  += -pthread -Wl,--as-needed -Wl,-z,relro,-z,now
+
+RELEASE       := build
+RELEASE_FLAGS := -O2
+DEBUG         := build/debug$(if $(SAN),-$(SAN))
+DEBUG_FLAGS   := -O1 -fno-omit-frame-pointer -DKVC_DEBUG=1 \
+                 $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
+
+# ---------------------------------------------------------------- what there is
+
+sources      = $(sort $(wildcard $(1)/*.c))
+room_sources = $(filter-out $(1)/main.c,$(call sources,$(1)))
+with_sources = $(strip $(foreach r,$(1),$(if $(call room_sources,$(r)),$(r))))
+
+SHARED_ROOMS := $(call with_sources,proto kernels)
+DAEMON_ROOMS := $(call with_sources,daemon $(patsubst %/,%,$(sort $(wildcard daemon/*/))))
+CLIENT_ROOMS := $(call with_sources,client)
+CTL_ROOMS    := $(call with_sources,client/ctl)
+TEST_ROOMS   := $(call with_sources,tests/lib)
+ALL_ROOMS    := $(SHARED_ROOMS) $(DAEMON_ROOMS) $(CLIENT_ROOMS) $(CTL_ROOMS) $(TEST_ROOMS)
+
+TEST_KINDS   := unit wire life fault
+TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)))
+TESTS        := $(TEST_SOURCES:%.c=$(DEBUG)/%)
+
+GENERATED    := $(if $(wildcard proto/kvcache.proto),build/gen/proto/kvcache.pb-c.c)
+GEN_HEADERS  := $(GENERATED:.c=.h)
+
+DAEMON_PROGRAM := $(if $(wildcard daemon/main.c),kvcached)
+CTL_PROGRAM    := $(if $(wildcard client/ctl/main.c),kvcachectl)
+LIBRARIES      := $(if $(CLIENT_ROOMS),libkvcache.so.0 libkvcache.so libkvcache.a)
+PRODUCTS       := $(DAEMON_PROGRAM) $(CTL_PROGRAM) $(LIBRARIES)
+
+# Without -j from the caller, the long targets use every core.
+JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+
+# ---------------------------------------------------------------- targets
+
+.PHONY: all debug check check-long check-now check-layers demo bench tests install clean help setup
+
+all: $(addprefix $(RELEASE)/,$(PRODUCTS)) ## build the daemon, the tool and the libraries into build/
+
+debug: $(addprefix $(DEBUG)/,$(PRODUCTS)) ## the same with assertions, fault switches and a movable clock
+
+tests: debug $(TESTS) ## build the test programs
+
+check: ## install what is missing, build, run the tests that need no GPU
+	@scripts/setup
+	@$(MAKE) $(JOBS) check-now
+
+check-now: check-layers all tests
+	@scripts/run-tests --build $(DEBUG) $(if $(SAN),--slow) $(TESTS)
+
+check-long: ## the tests in their long form, then under the sanitizers
+	@scripts/setup
+	@KVC_TEST_LONG=1 $(MAKE) $(JOBS) check-now
+	@$(MAKE) $(JOBS) check-now SAN=address,undefined
+	@$(MAKE) $(JOBS) check-now SAN=thread
+
+check-layers: ## check that every file includes only its own level or a lower one
+	@scripts/check-layers.sh
+
+demo: ## install what is missing, build, run the main job once and print a table
+	@scripts/setup
+	@$(MAKE) $(JOBS) all
+	@scripts/demo
+
+bench: all ## measure (see tests/bench)
+	@if [ -x tests/bench/run ]; then tests/bench/run; else echo "no benchmarks yet"; fi
+
+setup: ## install the packages that are missing
+	@scripts/setup
+
+# make t/unit/test_base_list [ARGS=test_name] builds one test program and runs it.
+.PHONY: FORCE
+t/%: $(DEBUG)/tests/% FORCE
+	CK_VERBOSITY=$${CK_VERBOSITY:-verbose} $< $(ARGS)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@echo "  make t/unit/NAME    build and run one test program (ARGS=test_name runs one test)"
+	@echo "  SAN=address,undefined or SAN=thread: the debug build and the tests under sanitizers"
+
+clean: ## remove build/
+	rm -rf build
+
+install: all ## install under $(DESTDIR)$(PREFIX)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include)
+ifneq ($(DAEMON_PROGRAM)$(CTL_PROGRAM),)
+	install -m 755 $(addprefix $(RELEASE)/,$(DAEMON_PROGRAM) $(CTL_PROGRAM)) $(DESTDIR)$(PREFIX)/bin
+endif
+ifneq ($(LIBRARIES),)
+	install -m 755 $(RELEASE)/libkvcache.so.0 $(DESTDIR)$(PREFIX)/lib
+	ln -sf libkvcache.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcache.so
+	install -m 644 $(RELEASE)/libkvcache.a $(DESTDIR)$(PREFIX)/lib
+	install -m 644 client/kvcache.h $(DESTDIR)$(PREFIX)/include
+	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' client/libkvcache.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/libkvcache.pc
+endif
+
+# ---------------------------------------------------------------- generated code
+
+ifneq ($(GENERATED),)
+$(GENERATED) $(GEN_HEADERS) &: proto/kvcache.proto
+	@mkdir -p build/gen
+	$(PROTOC_C) --c_out=build/gen $<
+endif
+
+# ---------------------------------------------------------------- one build variant
+
+objects = $(patsubst %.c,$(1)/obj/%.o,$(2))
+archive = $(1)/rooms/$(subst /,_,$(2)).a
+gen_obj = $(if $(GENERATED),$(1)/obj/gen/kvcache.pb-c.o)
+rooms   = $(foreach r,$(2),$(call archive,$(1),$(r))) $(call gen_obj,$(1))
+library = $(foreach r,$(CLIENT_ROOMS) $(SHARED_ROOMS),$(call objects,$(1),$(call room_sources,$(r)))) \
+          $(call gen_obj,$(1))
+
+# $(1) folder, $(2) room. The folder itself is a prerequisite: its time changes when a file comes or
+# goes, and an archive that keeps a removed file's object would hide a missing symbol.
+define room_rules
+$(call archive,$(1),$(2)): $(call objects,$(1),$(call room_sources,$(2))) $(2)
+	@mkdir -p $$(@D) && rm -f $$@
+	@$(AR) rcs $$@ $$(filter %.o,$$^)
+endef
+
+# $(1) folder, $(2) flags. Archives form one group for the linker: it takes from them only the
+# objects that are used, in any order.
+define variant_rules
+$(1)/obj/%.o: %.c Makefile | $(GEN_HEADERS)
+	@mkdir -p $$(@D)
+	$(CCACHE) $(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) $(WARNINGS) -MMD -MP -c -o $$@ $$<
+
+$(1)/obj/gen/%.o: build/gen/proto/%.c Makefile
+	@mkdir -p $$(@D)
+	$(CCACHE) $(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) -w -MMD -MP -c -o $$@ $$<
+
+$(1)/kvcached: $(1)/obj/daemon/main.o $(call rooms,$(1),$(DAEMON_ROOMS) $(SHARED_ROOMS))
+	$(CC) $(2) $$(LDFLAGS) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(call pkg_libs,$(DAEMON_PKGS)) -lm -ldl
+
+$(1)/kvcachectl: $(1)/obj/client/ctl/main.o $(call rooms,$(1),$(CTL_ROOMS) $(CLIENT_ROOMS) $(SHARED_ROOMS))
+	$(CC) $(2) $$(LDFLAGS) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(call pkg_libs,$(CTL_PKGS)) -lm -ldl
+
+$(1)/libkvcache.so.0: $(call library,$(1)) client/libkvcache.map
+	$(CC) -shared $(2) $$(LDFLAGS) $(if $(SAN),,-Wl,-z,defs) -Wl,-soname,libkvcache.so.0 \
+	    -Wl,--version-script=client/libkvcache.map -o $$@ $$(filter %.o,$$^) $$(call pkg_libs,$(CLIENT_PKGS)) -ldl
+
+$(1)/libkvcache.so: $(1)/libkvcache.so.0
+	ln -sf libkvcache.so.0 $$@
+
+# One relocatable object whose hidden symbols are made local: a program that links the static
+# library cannot collide with, or reach, what is inside.
+$(1)/libkvcache.a: $(call library,$(1))
+	@rm -f $$@
+	$(CC) -r -nostdlib -o $(1)/obj/libkvcache.o $$(filter %.o,$$^)
+	$(OBJCOPY) --localize-hidden $(1)/obj/libkvcache.o
+	@$(AR) rcs $$@ $(1)/obj/libkvcache.o
+endef
+
+$(foreach r,$(ALL_ROOMS),$(eval $(call room_rules,$(RELEASE),$(r)))$(eval $(call room_rules,$(DEBUG),$(r))))
+$(eval $(call variant_rules,$(RELEASE),$(RELEASE_FLAGS)))
+$(eval $(call variant_rules,$(DEBUG),$(DEBUG_FLAGS)))
+
+# ---------------------------------------------------------------- tests
+
+$(TESTS): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
+	@mkdir -p $(@D)
+	$(CC) $(DEBUG_FLAGS) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group \
+	    $(call pkg_libs,$(TEST_PKGS)) -lm -ldl
+
+-include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)
