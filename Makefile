@@ -46,6 +46,10 @@ DEBUG         := build/debug$(if $(SAN),-$(SAN))
 DEBUG_FLAGS   := -O1 -fno-omit-frame-pointer -DKVC_DEBUG=1 \
                  $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 
+# V=1 shows the commands.
+V ?=
+quiet = $(if $(V),,@echo "  $(1)	$@";)
+
 # ---------------------------------------------------------------- what there is
 
 sources      = $(sort $(wildcard $(1)/*.c))
@@ -57,7 +61,8 @@ DAEMON_ROOMS := $(call with_sources,daemon $(patsubst %/,%,$(sort $(wildcard dae
 CLIENT_ROOMS := $(call with_sources,client)
 CTL_ROOMS    := $(call with_sources,client/ctl)
 TEST_ROOMS   := $(call with_sources,tests/lib)
-ALL_ROOMS    := $(SHARED_ROOMS) $(DAEMON_ROOMS) $(CLIENT_ROOMS) $(CTL_ROOMS) $(TEST_ROOMS)
+PRODUCT_ROOMS := $(SHARED_ROOMS) $(DAEMON_ROOMS) $(CLIENT_ROOMS) $(CTL_ROOMS)
+ALL_ROOMS    := $(PRODUCT_ROOMS) $(TEST_ROOMS)
 
 TEST_KINDS   := unit wire life fault
 TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)))
@@ -71,6 +76,14 @@ CTL_PROGRAM    := $(if $(wildcard client/ctl/main.c),kvcachectl)
 LIBRARIES      := $(if $(CLIENT_ROOMS),libkvcache.so.0 libkvcache.so libkvcache.a)
 PRODUCTS       := $(DAEMON_PROGRAM) $(CTL_PROGRAM) $(LIBRARIES)
 
+# $(1) is the folder of a build variant.
+objects = $(patsubst %.c,$(1)/obj/%.o,$(2))
+archive = $(1)/rooms/$(subst /,_,$(2)).a
+gen_obj = $(if $(GENERATED),$(1)/obj/gen/kvcache.pb-c.o)
+rooms   = $(foreach r,$(2),$(call archive,$(1),$(r))) $(call gen_obj,$(1))
+library = $(foreach r,$(CLIENT_ROOMS) $(SHARED_ROOMS),$(call objects,$(1),$(call room_sources,$(r)))) \
+          $(call gen_obj,$(1))
+
 # Without -j from the caller, the long targets use every core.
 JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
@@ -78,9 +91,10 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 .PHONY: all debug check check-long check-now check-layers demo bench tests install clean help setup
 
-all: $(addprefix $(RELEASE)/,$(PRODUCTS)) ## build the daemon, the tool and the libraries into build/
+# The archives are named too, so that a room is compiled even while nothing links it.
+all: $(call rooms,$(RELEASE),$(PRODUCT_ROOMS)) $(addprefix $(RELEASE)/,$(PRODUCTS)) ## build the daemon, the tool and the libraries into build/
 
-debug: $(addprefix $(DEBUG)/,$(PRODUCTS)) ## the same with assertions, fault switches and a movable clock
+debug: $(call rooms,$(DEBUG),$(ALL_ROOMS)) $(addprefix $(DEBUG)/,$(PRODUCTS)) ## the same with assertions, fault switches and a movable clock
 
 tests: debug $(TESTS) ## build the test programs
 
@@ -143,24 +157,17 @@ endif
 ifneq ($(GENERATED),)
 $(GENERATED) $(GEN_HEADERS) &: proto/kvcache.proto
 	@mkdir -p build/gen
-	$(PROTOC_C) --c_out=build/gen $<
+	$(call quiet,PROTOC)$(PROTOC_C) --c_out=build/gen $<
 endif
 
 # ---------------------------------------------------------------- one build variant
-
-objects = $(patsubst %.c,$(1)/obj/%.o,$(2))
-archive = $(1)/rooms/$(subst /,_,$(2)).a
-gen_obj = $(if $(GENERATED),$(1)/obj/gen/kvcache.pb-c.o)
-rooms   = $(foreach r,$(2),$(call archive,$(1),$(r))) $(call gen_obj,$(1))
-library = $(foreach r,$(CLIENT_ROOMS) $(SHARED_ROOMS),$(call objects,$(1),$(call room_sources,$(r)))) \
-          $(call gen_obj,$(1))
 
 # $(1) folder, $(2) room. The folder itself is a prerequisite: its time changes when a file comes or
 # goes, and an archive that keeps a removed file's object would hide a missing symbol.
 define room_rules
 $(call archive,$(1),$(2)): $(call objects,$(1),$(call room_sources,$(2))) $(2)
 	@mkdir -p $$(@D) && rm -f $$@
-	@$(AR) rcs $$@ $$(filter %.o,$$^)
+	$$(call quiet,AR)$(AR) rcs $$@ $$(filter %.o,$$^)
 endef
 
 # $(1) folder, $(2) flags. Archives form one group for the linker: it takes from them only the
@@ -168,31 +175,31 @@ endef
 define variant_rules
 $(1)/obj/%.o: %.c Makefile | $(GEN_HEADERS)
 	@mkdir -p $$(@D)
-	$(CCACHE) $(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) $(WARNINGS) -MMD -MP -c -o $$@ $$<
+	$$(call quiet,CC)$(CCACHE) $(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) $(WARNINGS) -MMD -MP -c -o $$@ $$<
 
 $(1)/obj/gen/%.o: build/gen/proto/%.c Makefile
 	@mkdir -p $$(@D)
-	$(CCACHE) $(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) -w -MMD -MP -c -o $$@ $$<
+	$$(call quiet,CC)$(CCACHE) $(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) -w -MMD -MP -c -o $$@ $$<
 
 $(1)/kvcached: $(1)/obj/daemon/main.o $(call rooms,$(1),$(DAEMON_ROOMS) $(SHARED_ROOMS))
-	$(CC) $(2) $$(LDFLAGS) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(call pkg_libs,$(DAEMON_PKGS)) -lm -ldl
+	$$(call quiet,LINK)$(CC) $(2) $$(LDFLAGS) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(call pkg_libs,$(DAEMON_PKGS)) -lm -ldl
 
 $(1)/kvcachectl: $(1)/obj/client/ctl/main.o $(call rooms,$(1),$(CTL_ROOMS) $(CLIENT_ROOMS) $(SHARED_ROOMS))
-	$(CC) $(2) $$(LDFLAGS) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(call pkg_libs,$(CTL_PKGS)) -lm -ldl
+	$$(call quiet,LINK)$(CC) $(2) $$(LDFLAGS) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(call pkg_libs,$(CTL_PKGS)) -lm -ldl
 
 $(1)/libkvcache.so.0: $(call library,$(1)) client/libkvcache.map
-	$(CC) -shared $(2) $$(LDFLAGS) $(if $(SAN),,-Wl,-z,defs) -Wl,-soname,libkvcache.so.0 \
+	$$(call quiet,LINK)$(CC) -shared $(2) $$(LDFLAGS) $(if $(SAN),,-Wl,-z,defs) -Wl,-soname,libkvcache.so.0 \
 	    -Wl,--version-script=client/libkvcache.map -o $$@ $$(filter %.o,$$^) $$(call pkg_libs,$(CLIENT_PKGS)) -ldl
 
 $(1)/libkvcache.so: $(1)/libkvcache.so.0
-	ln -sf libkvcache.so.0 $$@
+	@ln -sf libkvcache.so.0 $$@
 
 # One relocatable object whose hidden symbols are made local: a program that links the static
 # library cannot collide with, or reach, what is inside.
 $(1)/libkvcache.a: $(call library,$(1))
 	@rm -f $$@
-	$(CC) -r -nostdlib -o $(1)/obj/libkvcache.o $$(filter %.o,$$^)
-	$(OBJCOPY) --localize-hidden $(1)/obj/libkvcache.o
+	$$(call quiet,LINK)$(CC) -r -nostdlib -o $(1)/obj/libkvcache.o $$(filter %.o,$$^)
+	@$(OBJCOPY) --localize-hidden $(1)/obj/libkvcache.o
 	@$(AR) rcs $$@ $(1)/obj/libkvcache.o
 endef
 
@@ -204,7 +211,7 @@ $(eval $(call variant_rules,$(DEBUG),$(DEBUG_FLAGS)))
 
 $(TESTS): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
 	@mkdir -p $(@D)
-	$(CC) $(DEBUG_FLAGS) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group \
+	$(call quiet,LINK)$(CC) $(DEBUG_FLAGS) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group \
 	    $(call pkg_libs,$(TEST_PKGS)) -lm -ldl
 
 -include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)

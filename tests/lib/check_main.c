@@ -1,0 +1,112 @@
+#include "tests/lib/check_main.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon/base/fd.h"
+#include "daemon/base/mem.h"
+#include "tests/lib/proc.h"
+#include "tests/lib/tmpdir.h"
+
+static int fds_at_start;
+static pid_t runner;
+
+double check_time_multiplier(void)
+{
+    const char *s = getenv("KVC_TEST_TIMEOUT_MULTIPLIER");
+    double m = s ? atof(s) : 1;
+
+    return m > 0 ? m : 1;
+}
+
+bool check_long(void)
+{
+    const char *s = getenv("KVC_TEST_LONG");
+
+    return s && *s && strcmp(s, "0") != 0;
+}
+
+void check_skip(const char *function, const char *format, ...)
+{
+    va_list args;
+    size_t length = strlen(function);
+
+    // START_TEST(x) makes the function x_fn.
+    if (length > 3 && strcmp(function + length - 3, "_fn") == 0)
+        length -= 3;
+    // From column 0, whatever the runner printed before, and in one piece.
+    printf("\nSKIP %.*s: ", (int)length, function);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void before_test(void)
+{
+    if (getpid() == runner)
+        return;
+    // Orphans of the test come to it and not to init, so that after_test() finds them.
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    proc_die_with_parent(runner);
+    fds_at_start = fd_count_open();
+}
+
+static void after_test(void)
+{
+    int orphans;
+
+    if (getpid() == runner)
+        return;
+    tmpdir_remove_all();
+    orphans = proc_kill_children();
+    ck_assert_msg(orphans == 0, "the test left %d processes running", orphans);
+    ck_assert_msg(fd_count_open() == fds_at_start, "the test leaked descriptors: %d, at start %d",
+                  fd_count_open(), fds_at_start);
+    ck_assert_msg(mem_live_count() == 0, "the test leaked %llu allocations of %llu bytes",
+                  (unsigned long long)mem_live_count(), (unsigned long long)mem_live_bytes());
+}
+
+static bool wanted(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0)
+            return true;
+    return argc < 2;
+}
+
+int check_main(int argc, char **argv, const char *name, double limit_s,
+               const struct check_test *tests, size_t n)
+{
+    Suite *suite = suite_create(name);
+    TCase *tcase = tcase_create(name);
+    SRunner *srunner;
+    int failed, orphans;
+
+    runner = getpid();
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    tcase_set_timeout(tcase, limit_s * check_time_multiplier());
+    tcase_add_checked_fixture(tcase, before_test, after_test);
+    for (size_t i = 0; i < n; i++) {
+        int last = tests[i].last > tests[i].first ? tests[i].last : tests[i].first;
+
+        if (wanted(tests[i].test->name, argc, argv))
+            tcase_add_loop_test(tcase, tests[i].test, tests[i].first, last + 1);
+    }
+    suite_add_tcase(suite, tcase);
+    srunner = srunner_create(suite);
+    srunner_run_all(srunner, CK_ENV);
+    failed = srunner_ntests_failed(srunner);
+    srunner_free(srunner);
+    // A test that failed or ran out of time may have left what it started, which is then ours.
+    orphans = proc_kill_children();
+    if (orphans > 0)
+        printf("killed %d processes that tests left running\n", orphans);
+    tmpdir_remove_leftovers(runner);
+    return failed ? 1 : 0;
+}

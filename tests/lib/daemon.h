@@ -1,0 +1,69 @@
+// A private debug kvcached for a test: its own socket, log and fault switches in the test's
+// temporary folder. It dies with the test.
+//
+//     struct daemon *d = daemon_start((const char *[]){"--gpu-bytes", "16M", NULL});
+//     ... kvc_connect(daemon_socket(d)) ...
+//     daemon_log_expect(d, "malformed packet");
+//     daemon_stop(d);
+//
+// Functions fail the test when something is wrong.
+#ifndef KVC_TESTS_LIB_DAEMON_H
+#define KVC_TESTS_LIB_DAEMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct daemon;
+
+// Starts it with `--socket <folder>/s --device host` and the extra arguments (NULL-terminated; NULL
+// for none; a later option wins), and waits until it accepts connections.
+struct daemon *daemon_start(const char *const extra_args[]);
+
+// Runs it to its end instead, for starts that are to be refused: its exit status, with what it
+// printed in `ret_output` (at most `size` bytes with the NUL). Extra arguments as above.
+int daemon_run(const char *const extra_args[], char *ret_output, size_t size);
+
+const char *daemon_socket(const struct daemon *d);
+pid_t daemon_pid(const struct daemon *d);
+
+// Announces that a warning or error whose line contains `text` will come. daemon_stop() fails the
+// test for each announced line that did not come, and for each unannounced one that did.
+// An announcement stands for any number of lines.
+void daemon_log_expect(struct daemon *d, const char *text);
+
+// The same for lines that may come or not.
+void daemon_log_allow(struct daemon *d, const char *text);
+
+// How many lines of its log so far, of any level, contain `text`.
+int daemon_log_count(const struct daemon *d, const char *text);
+
+// SIGTERM. Fails the test unless the daemon exits with status 0 within 8 s, logged no unannounced
+// warning or error, and its last line says that nothing is alive:
+// "exit live_allocations=0 live_bytes=0 fds=N", N being what it was started with.
+// Frees d; so does daemon_kill().
+void daemon_stop(struct daemon *d);
+
+// kill -9. Warnings and errors in the log are judged as by daemon_stop(); nothing else is.
+void daemon_kill(struct daemon *d);
+
+// kill -9 and a new start with the same arguments and socket, keeping log and announcements.
+void daemon_restart_killed(struct daemon *d);
+
+// Fault switches and clock of the running daemon (daemon/base/fault.h says what they mean).
+void daemon_fault_arm(struct daemon *d, const char *site, uint32_t skip, uint32_t count);
+void daemon_fault_random(struct daemon *d, uint64_t seed, uint32_t per_mille);
+void daemon_fault_off(struct daemon *d, const char *pattern);
+uint64_t daemon_fault_passed(struct daemon *d, const char *site);
+uint64_t daemon_fault_fired(struct daemon *d, const char *site);
+void daemon_clock_advance(struct daemon *d, uint64_t us);
+
+// Descriptors that the daemon has open now.
+int daemon_fds(const struct daemon *d);
+
+// SIGSTOP and SIGCONT.
+void daemon_freeze(struct daemon *d);
+void daemon_thaw(struct daemon *d);
+
+#endif

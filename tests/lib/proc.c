@@ -1,0 +1,93 @@
+#include "tests/lib/proc.h"
+
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/lib/wait.h"
+
+void proc_die_with_parent(pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(125);
+}
+
+pid_t proc_fork(void)
+{
+    pid_t parent = getpid();
+    pid_t pid;
+
+    fflush(NULL);
+    pid = fork();
+    ck_assert_msg(pid >= 0, "fork: %s", strerror(errno));
+    if (pid == 0)
+        proc_die_with_parent(parent);
+    return pid;
+}
+
+int proc_wait(pid_t pid, int deadline_ms)
+{
+    int status = 0;
+    pid_t got = 0;
+
+    ck_assert_msg(wait_until((got = waitpid(pid, &status, WNOHANG)) != 0, deadline_ms),
+                  "process %d still runs after %d ms", (int)pid, deadline_ms);
+    ck_assert_msg(got == pid, "waitpid(%d): %s", (int)pid, strerror(errno));
+    return status;
+}
+
+void proc_wait_ok(pid_t pid, int deadline_ms)
+{
+    int status = proc_wait(pid, deadline_ms);
+
+    ck_assert_msg(!WIFSIGNALED(status), "process %d died of signal %d", (int)pid, WTERMSIG(status));
+    ck_assert_msg(WEXITSTATUS(status) == 0, "process %d exited with status %d", (int)pid,
+                  WEXITSTATUS(status));
+}
+
+void proc_kill(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
+// The pid of some child, or 0. Orphans that come to a subreaper are not known by number, so the
+// kernel is asked.
+static pid_t some_child(void)
+{
+    siginfo_t info = {0};
+    char path[64];
+    FILE *f;
+    int pid = 0;
+
+    // A child that has ended already is reaped by its number.
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
+        return info.si_pid;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+    f = fopen(path, "re");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%d", &pid) != 1)
+        pid = 0;
+    fclose(f);
+    return pid;
+}
+
+int proc_kill_children(void)
+{
+    int n = 0;
+
+    for (pid_t pid = some_child(); pid > 0; pid = some_child()) {
+        proc_kill(pid);
+        n++;
+    }
+    return n;
+}
