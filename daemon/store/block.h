@@ -1,0 +1,72 @@
+/*
+ * Blocks in memory: what the index finds. One for each (part, key) that is being filled or is
+ * published; its key lies in the table, in the record of a slot it has.
+ */
+#ifndef KVC_STORE_BLOCK_H
+#define KVC_STORE_BLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/store/table.h"
+
+#define BLOCK_NONE UINT32_MAX
+
+enum block_state {
+    BLOCK_UNUSED = 0, /* in the pool's free list */
+    BLOCK_FILLING,    /* assigned to a save, not a hit */
+    BLOCK_READY,      /* published */
+    BLOCK_DOOMED,     /* out of the index; open loads or a move still use its slots */
+};
+
+/* Place in an eviction order; owned by the policy that holds the block. */
+struct policy_link {
+    uint32_t prev, next;
+};
+
+struct block {
+    uint32_t part;
+    uint32_t slot[TIER_COUNT]; /* SLOT_NONE where it is not */
+    uint32_t leases;           /* leases that cover it, each counted once a range */
+    struct policy_link link[TIER_COUNT];
+    uint16_t loads[TIER_COUNT]; /* open loads from each tier */
+    uint8_t state;
+    uint8_t order[TIER_COUNT]; /* which order holds it (enum of the tiering), 0: none */
+    uint8_t moving;            /* a demotion or promotion is copying it */
+    uint32_t save;             /* FILLING: place of its save, for PENDING and its own call */
+};
+
+struct blocks; /* the pool of blocks and the hash index over (part, key) */
+
+kvc_status blocks_create(struct table *table, struct blocks **blocks);
+void blocks_destroy(struct blocks *blocks);
+
+/* Valid until the next blocks_add. */
+struct block *blocks_get(const struct blocks *blocks, uint32_t id);
+
+uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *key);
+
+/*
+ * Finds n keys at once (prefetching), stops at the first that stop(arg, id) says ends the run
+ * (BLOCK_NONE for an absent key); writes the ids found before it. Returns how many.
+ */
+uint32_t blocks_find_run(const struct blocks *blocks, uint32_t part, const uint8_t *keys,
+                         uint32_t n, bool (*stop)(void *arg, uint32_t id), void *arg,
+                         uint32_t *ids);
+
+/*
+ * Adds a block for a slot whose record holds part and key already. KVC_E_NO_MEMORY leaves all as
+ * it was. Growing is amortised and never moves more than a bounded share at once (incremental).
+ */
+kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
+                      uint32_t *id);
+
+/* Takes the block out of the index (no lookup finds it) but keeps it; then drops it. */
+void blocks_unlink(struct blocks *blocks, uint32_t id);
+void blocks_drop(struct blocks *blocks, uint32_t id);
+
+uint64_t blocks_count(const struct blocks *blocks); /* in the index */
+uint64_t blocks_bytes(const struct blocks *blocks); /* memory of pool and index */
+const char *blocks_check(const struct blocks *blocks);
+
+#endif

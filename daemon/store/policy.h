@@ -1,0 +1,33 @@
+/*
+ * Eviction order behind an interface. A policy holds evictable blocks of one tier, tenant and slot
+ * size, and says which goes first. Leased, loading, filling and moving blocks are not in it, so
+ * finding a victim never scans. LRU today.
+ */
+#ifndef KVC_STORE_POLICY_H
+#define KVC_STORE_POLICY_H
+
+#include <stdint.h>
+
+#include "daemon/store/block.h"
+
+struct policy {
+    const struct policy_ops *ops;
+    struct blocks *blocks;
+    enum tier_kind tier; /* which link of a block it uses */
+    uint64_t count;
+    uint32_t head, tail; /* LRU: coldest, hottest */
+};
+
+struct policy_ops {
+    const char *name;
+    void (*add)(struct policy *policy, uint32_t block);    /* as just used */
+    void (*touch)(struct policy *policy, uint32_t block);  /* used again */
+    void (*remove)(struct policy *policy, uint32_t block);
+    uint32_t (*victim)(const struct policy *policy);       /* stays inside; BLOCK_NONE if empty */
+};
+
+void policy_init(struct policy *policy, const struct policy_ops *ops, struct blocks *blocks,
+                 enum tier_kind tier);
+extern const struct policy_ops policy_lru;
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * Slots of one tier: which extents belong to which tenant and slot size, and which slots are free.
+ * Derived from the table except for who owns an extent, which it writes there. Every cost is
+ * constant or grows with the number of a tenant's extents, never with the number of slots.
+ */
+#ifndef KVC_STORE_SLOTS_H
+#define KVC_STORE_SLOTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/store/table.h"
+
+#define SLOT_NONE UINT32_MAX
+
+struct slots;
+
+/* Reads the table's extents and slots; slots whose state is not FREE count as used. */
+kvc_status slots_create(struct table *table, enum tier_kind tier, struct slots **slots);
+void slots_destroy(struct slots *slots);
+
+/*
+ * Gives free extents to a tenant until it owns `share` of them (UINT32_MAX: all there are).
+ * Returns how many it owns now.
+ */
+uint32_t slots_grant(struct slots *slots, uint32_t tenant, uint32_t share);
+
+/*
+ * Takes a free slot of slot_bytes for a tenant, from its extents of that slot size or an empty one
+ * of its own (which changes size); only from extents whose bit in `mapped` is set (NULL: any). A
+ * block larger than an extent takes adjacent whole empty extents. The slot's generation is bumped,
+ * its key, part and state are the caller's to write (state is FREE). false: there is none.
+ */
+bool slots_take(struct slots *slots, uint32_t tenant, uint64_t slot_bytes, const uint64_t *mapped,
+                uint32_t *number);
+
+/* Gives a slot back; its record's state must be FREE already. */
+void slots_give(struct slots *slots, uint32_t number);
+
+uint64_t slots_offset(const struct slots *slots, uint32_t number); /* bytes from the tier's start */
+uint32_t slots_extent(const struct slots *slots, uint32_t number);
+struct table_slot *slots_record(const struct slots *slots, uint32_t number);
+bool slots_is_mapped(const struct slots *slots, uint32_t number, const uint64_t *mapped);
+uint64_t slots_bytes(const struct slots *slots, uint32_t number); /* size of this slot */
+
+/*
+ * Free slots that slots_take could give this tenant and size now, extents not yet typed included.
+ */
+uint64_t slots_free_count(const struct slots *slots, uint32_t tenant, uint64_t slot_bytes);
+
+struct slots_count {
+    uint64_t bytes;      /* of the tier */
+    uint64_t used_bytes; /* used slots x their size */
+    uint64_t slots;      /* of extents that have a slot size */
+    uint64_t used_slots;
+};
+void slots_count(const struct slots *slots, struct slots_count *count);
+
+/* Recounts everything from the table; a text naming the first difference, or NULL. For tests. */
+const char *slots_check(const struct slots *slots);
+
+#endif

@@ -1,0 +1,284 @@
+/*
+ * The store: what is where, and who may touch it. Plain C, one thread, no libuv, no protobuf, no
+ * sockets; it may include tier/move.h, base/, kernels/ and proto/. This header is its door: the
+ * api/ rooms call it, and the reference model in tests/lib does the same calls.
+ *
+ * Everything here runs on the loop thread and returns at once. A refusal changes nothing.
+ * Completion is exactly once: what returns KVC_OK with something pending reports it later by an
+ * event, never from inside the call.
+ *
+ * An *owner* is the store's side of a session: its completion page, what it has mapped, its saves,
+ * leases and loads. It outlives its connection until every word it owes has arrived or it is
+ * proved drained or gone.
+ */
+#ifndef KVC_STORE_STORE_H
+#define KVC_STORE_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/store/slots.h"
+#include "daemon/store/table.h"
+#include "daemon/tier/move.h"
+#include "proto/limits.h"
+#include "proto/status.h"
+
+struct store;
+struct owner;
+
+/* Why a request was refused: the field in kvcache.proto's names, and a sentence. */
+struct refusal {
+    char field[48];
+    char detail[112];
+};
+
+struct save_outcome {
+    uint64_t save;
+    kvc_status status; /* KVC_OK: everything assigned is published */
+    uint32_t published, dropped;
+};
+
+/* Called on the loop thread, from store_poll, store_tick, moves' completions and owner calls, but
+ * never for an object from inside the call that works on that object. */
+struct store_events {
+    void *ctx;
+    /* A save with notify set, or one whose abort returned pending, has ended. */
+    void (*save_done)(void *ctx, struct owner *owner, const struct save_outcome *outcome);
+    /* Slots became free or clean while somebody is short of room. */
+    void (*room)(void *ctx);
+    /* The owner has ended and owes nothing: it is freed when this returns. */
+    void (*owner_free)(void *ctx, struct owner *owner);
+};
+
+struct store_config {
+    uint64_t budget[TIER_COUNT]; /* bytes; both zero is refused */
+    uint64_t boot_epoch;
+    uint32_t tenant_share;       /* extents a tenant may own per tier, UINT32_MAX: all */
+    uint32_t lease_ms, lease_ms_max;
+    uint32_t save_proof_ms;
+    uint32_t promotion_ms;
+    uint32_t clean_low, clean_high; /* per mille of a tier's slots that are kept free or clean */
+    uint64_t moving_bytes_max;      /* demotions and promotions in flight */
+    const struct mover_ops *mover_ops;
+    void *mover;
+    struct store_events events;
+};
+
+kvc_status store_create(const struct store_config *config, struct store **store);
+/* Nothing may be in flight in the mover. Owners, leases and saves end without events. */
+void store_destroy(struct store *store);
+const struct table *store_table(const struct store *store);
+
+/* Owners. */
+
+struct owner_identity {
+    uint32_t tenant; /* index in the table, from store_tenant */
+    uint32_t role;   /* Role of kvcache.proto */
+    int32_t pid;
+    uint64_t start_time;
+    uint32_t n_devices;
+    uint8_t devices[8][KVC_UUID_BYTES];
+};
+
+kvc_status store_tenant(struct store *store, const char *name, uint32_t uid, uint32_t *tenant);
+
+/* Makes session id, secret and, for workers and readers, the completion page. user is the caller's. */
+kvc_status store_owner_open(struct store *store, const struct owner_identity *identity, void *user,
+                            struct owner **owner);
+uint64_t owner_id(const struct owner *owner);
+const uint8_t *owner_secret(const struct owner *owner); /* KVC_SECRET_BYTES */
+int owner_page_fd(const struct owner *owner);           /* -1: none; stays the store's */
+void *owner_user(const struct owner *owner);
+void owner_set_user(struct owner *owner, void *user);
+uint32_t owner_tenant(const struct owner *owner);
+
+/*
+ * The connection has ended: looks at the page once more, aborts the unpublished rest, ends leases
+ * without open loads. Words that arrive later free slots and publish nothing. Leads to owner_free
+ * once nothing is owed, perhaps at once (after this call returned, from store_tick).
+ */
+void store_owner_end(struct store *store, struct owner *owner);
+/* Proof that the process can no longer write: it is gone. After store_owner_end only. */
+void store_owner_gone(struct store *store, struct owner *owner);
+/*
+ * Proof that everything enqueued has finished. session 0: the caller's own; its saves that are not
+ * proved are aborted and its open loads closed. Another: an ended session of the same tenant, named
+ * with its secret. KVC_E_UNKNOWN, KVC_E_DENIED, KVC_E_BUSY (that session is still connected).
+ */
+kvc_status store_drained(struct store *store, struct owner *owner, uint64_t session,
+                         const uint8_t *secret, uint32_t secret_len, struct refusal *why);
+
+/* Parts. */
+
+struct store_part {
+    const uint8_t *namespace_digest;
+    const uint32_t *slice_bytes;
+    uint32_t n_slices;
+    const uint8_t *dtypes; /* n_slices or NULL */
+    uint32_t block_tokens;
+    uint32_t rule, window;
+    const uint8_t *family; /* 16 bytes or NULL */
+    const char *name;      /* or NULL */
+};
+struct store_part_info {
+    uint32_t part; /* 1 and up; 0 is never a part */
+    uint32_t epoch;
+    uint64_t slot_bytes;
+    uint32_t extents; /* of the tenant, both tiers */
+    uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
+};
+/* Idempotent. Grants extents up to the tenant's share. */
+kvc_status store_register(struct store *store, struct owner *owner, const struct store_part *part,
+                          struct store_part_info *info, struct refusal *why);
+kvc_status store_unregister(struct store *store, struct owner *owner, uint32_t part,
+                            struct refusal *why);
+
+/* Extents (tier << 31 | index) that the owner may map, after `cursor`; returns how many, <= max. */
+uint32_t store_owner_extents(const struct store *store, const struct owner *owner, uint32_t cursor,
+                             uint32_t *extents, uint32_t max, uint32_t *next_cursor, bool *more);
+/* It has mapped one. KVC_E_DENIED for one that is not its tenant's. */
+kvc_status store_owner_mapped(struct store *store, struct owner *owner, uint32_t extent);
+
+/* Lookups, leases. */
+
+struct store_lookup_part {
+    uint32_t part, epoch;
+    const uint8_t *keys;
+    uint32_t n_keys;
+};
+struct store_lookup {
+    uint64_t request;
+    uint64_t lease; /* append to it */
+    uint32_t offset;
+    uint32_t lease_ms; /* 0: default */
+    bool probe;
+    const struct store_lookup_part *parts; /* the same number of keys in each */
+    uint32_t n_parts;
+};
+struct store_lookup_result {
+    uint32_t count;
+    uint64_t lease;
+    uint8_t token[KVC_TOKEN_BYTES];
+    uint32_t lease_ms;
+    uint32_t in_tier[TIER_COUNT];
+    uint32_t pending;
+};
+kvc_status store_lookup(struct store *store, struct owner *owner, const struct store_lookup *req,
+                        struct store_lookup_result *result, struct refusal *why);
+kvc_status store_extend(struct store *store, struct owner *owner, uint64_t lease, uint32_t ms,
+                        uint32_t *granted_ms, struct refusal *why);
+/* Idempotent: an unknown or ended lease is KVC_OK, another session's is KVC_E_DENIED. */
+kvc_status store_release(struct store *store, struct owner *owner, uint64_t lease,
+                         struct refusal *why);
+kvc_status store_adopt(struct store *store, struct owner *owner, const uint8_t *token,
+                       uint32_t token_len, uint32_t part, uint32_t epoch, uint32_t ms,
+                       struct store_lookup_result *result, struct refusal *why);
+
+/* Loads. */
+
+struct store_location {
+    uint8_t tier;
+    bool checked;
+    uint32_t generation;
+    uint64_t offset;
+    uint64_t checksum;
+};
+struct store_load {
+    uint64_t lease;
+    uint32_t part, epoch;
+    uint32_t first, count;
+    uint32_t first_slice, n_slices;
+};
+/* Opens a load: locations has room for count. The word's arrival closes it. */
+kvc_status store_load(struct store *store, struct owner *owner, const struct store_load *req,
+                      struct store_location *locations, uint32_t *word, uint64_t *number,
+                      struct refusal *why);
+/* A worker read bytes that did not match: the block goes, if generation and key still do. */
+void store_report(struct store *store, struct owner *owner, uint32_t part, const uint8_t *key,
+                  enum tier_kind tier, uint32_t generation);
+
+/* Saves. */
+
+struct store_save_entry {
+    uint32_t part, epoch;
+    const uint8_t *keys;
+    uint32_t n_keys;
+    uint32_t first_slice, n_slices; /* n_slices 0: all */
+};
+struct store_save {
+    const struct store_save_entry *entries;
+    uint32_t n_entries;
+    bool checksums, notify;
+    uint64_t save; /* more slices of this one; 0: a new save */
+    uint32_t request; /* the packet's sequence number, for aborts that name it */
+};
+struct store_chunk {
+    uint32_t blocks;
+    uint32_t word;
+    uint64_t number;
+};
+/* The caller's arrays: one element a key over all entries, in order; chunks: as many as keys. */
+struct store_save_result {
+    uint64_t save; /* 0 when nothing is to be copied */
+    uint8_t *states;                  /* KeyState */
+    struct store_location *locations; /* of assigned keys only, at the key's place */
+    struct store_chunk *chunks;
+    uint32_t n_chunks;
+};
+
+struct save; /* a save that is being admitted */
+
+/*
+ * Checks everything, then takes hits, marks pending keys and assigns slots to what is missing as
+ * far as there is room now. *short_of is the number of keys that lack room while room is being made;
+ * if it is not 0 the caller may call store_save_more again when events.room says so, for at most
+ * KVC_SAVE_ROOM_MS; then it must call store_save_seal, which skips the rest, cuts chunks, gives
+ * words and fills the result. Between the calls the owner's end is safe: the save is dropped with it
+ * and *save is invalid.
+ */
+kvc_status store_save_open(struct store *store, struct owner *owner, const struct store_save *req,
+                           struct save **save, uint32_t *short_of, struct refusal *why);
+uint32_t store_save_more(struct store *store, struct save *save);
+void store_save_seal(struct store *store, struct save *save, struct store_save_result *result);
+
+/*
+ * Ends a save: its unpublished keys go. never[] are chunks whose copies were never enqueued
+ * (never_all: all of them). *pending: words are still owed, save_done follows; else *outcome is set.
+ * By save id, or by the sequence number of its request when id is 0. KVC_E_UNKNOWN when it ended.
+ */
+kvc_status store_abort(struct store *store, struct owner *owner, uint64_t save, uint32_t request,
+                       const uint32_t *never, uint32_t n_never, bool never_all, bool *pending,
+                       struct save_outcome *outcome, struct refusal *why);
+
+/* Time and proof. */
+
+/* Looks at the completion page of one owner (a nudge). */
+void store_nudge(struct store *store, struct owner *owner);
+/* Looks at every outstanding word that is due, ends leases and saves whose time is over. */
+void store_tick(struct store *store);
+/* Microseconds (clock) until store_tick has something to do; UINT64_MAX: nothing. */
+uint64_t store_next_wake(const struct store *store);
+
+/* Drops every published block of a namespace (flush): epoch + 1, leases end. */
+kvc_status store_flush(struct store *store, uint32_t part, uint64_t *blocks);
+
+/* Figures. */
+
+struct store_stats {
+    struct slots_count tier[TIER_COUNT];
+    uint64_t hits[TIER_COUNT], bytes_saved[TIER_COUNT], bytes_loaded[TIER_COUNT];
+    uint64_t tier_evictions[TIER_COUNT];
+    uint64_t blocks, owners, leases, open_loads, filling_slots, quarantined_slots;
+    uint64_t misses, evictions, demotions, failed_demotions, promotions;
+    uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
+    uint64_t stale_completions, checksum_failures;
+    uint64_t admitted_blocks, admitted_at_once;
+    uint64_t oldest_op_us, quarantine_oldest_us;
+    uint64_t metadata_bytes;
+};
+void store_stats(const struct store *store, struct store_stats *stats);
+
+/* Checks every invariant (design.md's promises as equalities); a text, or NULL. For tests. */
+const char *store_check(const struct store *store);
+
+#endif
