@@ -49,8 +49,11 @@ typedef enum kvc_status {
     KVC_E_STOPPING = 131, /* the daemon is shutting down */
 } kvc_status;
 
-/* A short lower-case text for a status; never NULL, never freed. Any thread. */
-const char *kvc_status_text(kvc_status status);
+/*
+ * A short lower-case text for a status; never NULL, never freed. Any thread. The library exports
+ * it, hence its visibility.
+ */
+__attribute__((visibility("default"))) const char *kvc_status_text(kvc_status status);
 
 #ifdef __cplusplus
 }

@@ -84,13 +84,17 @@ enum wire_result {
  * Receives one packet without blocking into buf (KVC_WIRE_PACKET_MAX bytes). On WIRE_OK the caller
  * owns packet->fds (all CLOEXEC). On anything else no fd is left open, and *why, if WIRE_BAD, is a
  * constant text: what was wrong. Truncated data or control data, a wrong magic, version, length or
- * number of fds, and control messages other than SCM_RIGHTS are all WIRE_BAD.
+ * number of fds, and control messages other than SCM_RIGHTS are all WIRE_BAD. An empty packet
+ * cannot be told from the end and is WIRE_EOF.
  */
 enum wire_result wire_recv(int sock, void *buf, struct wire_packet *packet, const char **why);
 
 /*
  * Sends one packet without blocking. Takes header fields and fds from packet; the fds stay the
- * caller's. Never raises SIGPIPE. WIRE_EOF when the other side is gone.
+ * caller's. Never raises SIGPIPE. WIRE_EOF when the other side is gone: what it sent before may
+ * still wait to be received. WIRE_FAIL sends nothing and leaves the connection usable. Two of its
+ * errnos pass by themselves, but not when the socket is ready, so that only a clock may retry:
+ * ETOOMANYREFS (too many descriptors of this user wait in sockets) and ENOBUFS (kernel memory).
  */
 enum wire_result wire_send(int sock, const struct wire_packet *packet);
 
