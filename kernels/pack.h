@@ -35,7 +35,19 @@ struct pack_layout {
 kvc_status pack_layout_init(struct pack_layout *layout, const uint32_t *slice_bytes,
                             uint32_t n_slices);
 
-/* The fingerprint of a layout: XXH3-128, canonical, of the fields as PROTOCOL.md writes them. */
+/*
+ * The fingerprint of a layout: XXH3-128 with seed 0, canonical (big-endian), of these bytes, all
+ * integers little-endian:
+ *
+ *     "KVCL"  4 bytes          version       u32
+ *     block_tokens  u32        n_slices      u32
+ *     slice_bytes   u32 each   has_dtypes    u8, 0 or 1
+ *     dtypes        u8 each, only if has_dtypes is 1
+ *
+ * The version stands for the packing too: slices at multiples of KVC_SLICE_ALIGN in order, slots
+ * at multiples of KVC_SLOT_ALIGN.
+ */
+#define PACK_FINGERPRINT_VERSION 1u
 void pack_layout_fingerprint(const struct pack_layout *layout, uint32_t block_tokens,
                              const uint8_t *slice_dtypes /* n_slices, or NULL */,
                              uint8_t fingerprint[KVC_FINGERPRINT_BYTES]);
@@ -78,19 +90,35 @@ struct pack_job {
     uint64_t *cells;
 };
 
-/* Engine to slots, and back. Padding in a slot is left as it is. Any thread; zero blocks are fine. */
+/*
+ * Engine to slots, and back. Padding in a slot is left as it is. Any thread; zero blocks or slices
+ * are fine.
+ */
 void pack_host_gather(const struct pack_job *job);
 void pack_host_scatter(const struct pack_job *job);
 
 /*
- * The checksum of slice number `slice` of `bytes` bytes; a block's is the sum over its slices
- * modulo 2^64.
+ * The checksum of slice number `slice` of `len` bytes; a block's is the sum over its slices modulo
+ * 2^64.
  *
- * The bytes are read as little-endian 64-bit words w[j], the last one padded with zeros. With
- * k[j] = mix64(slice + 1) + j * 0x9E3779B97F4A7C15 and x = w[j] ^ k[j] a word's share is
- * (x & 0xffffffff) * (x >> 32) + rotl64(w[j], 32), and the checksum is the sum of the shares, all
- * modulo 2^64. mix64 is SplitMix64's finaliser. Shares are independent of each other, so any split
- * of a slice into runs of whole words adds up to the same value.
+ * The bytes are read as units of 16 bytes, the last one padded with zeros; unit u has the halves
+ * low[u] and high[u], little-endian 64-bit words. With
+ *
+ *     key[u]     = mix64(slice + 1) + u * 0x9E3779B97F4A7C15                        mod 2^64
+ *     product[u] = (low[u] ^ key[u]) * (high[u] ^ key[u] ^ 0xBB67AE8584CAA73B)      128 bits
+ *     share[u]   = (product[u] mod 2^64) ^ (product[u] >> 64)
+ *
+ * the checksum is the sum of the shares modulo 2^64. mix64 is SplitMix64's finaliser:
+ *
+ *     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9
+ *     z = (z ^ z >> 27) * 0x94D049BB133111EB
+ *     z ^ z >> 31
+ *
+ * Shares are independent of each other, so any split of a slice into runs of whole units adds up
+ * to the same value. Product and fold are over all 64 bits because keys are an arithmetic
+ * progression: with any share whose change is linear in the key (a 32-bit product of a word's
+ * halves, say) the changes of four units in a rectangle cancel, which two swapped units of sparse
+ * data already are.
  */
 uint64_t pack_checksum_slice(const void *bytes, uint64_t len, uint32_t slice);
 
