@@ -35,18 +35,7 @@ struct pack_layout {
 kvc_status pack_layout_init(struct pack_layout *layout, const uint32_t *slice_bytes,
                             uint32_t n_slices);
 
-/*
- * The fingerprint of a layout: XXH3-128 with seed 0, canonical (big-endian), of these bytes, all
- * integers little-endian:
- *
- *     "KVCL"  4 bytes          version       u32
- *     block_tokens  u32        n_slices      u32
- *     slice_bytes   u32 each   has_dtypes    u8, 0 or 1
- *     dtypes        u8 each, only if has_dtypes is 1
- *
- * The version stands for the packing too: slices at multiples of KVC_SLICE_ALIGN in order, slots
- * at multiples of KVC_SLOT_ALIGN.
- */
+/* The fingerprint of a layout: XXH3-128, canonical, of the fields as PROTOCOL.md writes them. */
 #define PACK_FINGERPRINT_VERSION 1u
 void pack_layout_fingerprint(const struct pack_layout *layout, uint32_t block_tokens,
                              const uint8_t *slice_dtypes /* n_slices, or NULL */,
