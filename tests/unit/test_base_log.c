@@ -1,0 +1,165 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/fd.h"
+#include "daemon/base/log.h"
+#include "tests/lib/check_main.h"
+#include "tests/lib/tmpdir.h"
+
+struct captured {
+    int lines;
+    enum log_level level;
+    char last[LOG_LINE_MAX + 1];
+};
+
+static void capture(void *arg, enum log_level level, const char *line, size_t length)
+{
+    struct captured *c = arg;
+
+    c->lines++;
+    c->level = level;
+    memcpy(c->last, line, length);
+    c->last[length] = '\0';
+}
+
+START_TEST(log_writes_level_room_and_pairs)
+{
+    struct captured c = {0};
+
+    log_set_sink(capture, &c);
+    log_warn("conn", "malformed packet session=%d reason=%s", 7, "magic");
+    ck_assert_int_eq(c.level, LOG_LEVEL_WARNING);
+    ck_assert_str_eq(c.last, "warning conn: malformed packet session=7 reason=magic");
+    log_error("main", "no");
+    ck_assert_str_eq(c.last, "error main: no");
+}
+END_TEST
+
+START_TEST(log_drops_what_is_above_its_level)
+{
+    struct captured c = {0};
+
+    log_set_sink(capture, &c);
+    log_debug("x", "not by default");
+    ck_assert_int_eq(c.lines, 0);
+    log_set_level(LOG_LEVEL_DEBUG);
+    log_debug("x", "now");
+    ck_assert_int_eq(c.lines, 1);
+    log_set_level(LOG_LEVEL_ERROR);
+    log_warn("x", "quiet");
+    ck_assert_int_eq(c.lines, 1);
+}
+END_TEST
+
+START_TEST(log_is_one_line_whatever_it_is_given)
+{
+    struct captured c = {0};
+    char longer[3 * LOG_LINE_MAX];
+
+    memset(longer, 'a', sizeof(longer) - 1);
+    longer[sizeof(longer) - 1] = '\0';
+    log_set_sink(capture, &c);
+    log_info("x", "name=%s", "a\nerror b: forged\x1b[2J");
+    ck_assert_str_eq(c.last, "info x: name=a?error b: forged?[2J");
+    log_info("x", "%s", longer);
+    ck_assert_uint_lt(strlen(c.last), LOG_LINE_MAX);
+    ck_assert_int_eq(c.lines, 2);
+}
+END_TEST
+
+START_TEST(log_keeps_errno_and_knows_it)
+{
+    struct captured c = {0};
+
+    log_set_sink(capture, &c);
+    errno = ENOSPC;
+    log_warn("x", "why=%m");
+    ck_assert_int_eq(errno, ENOSPC);
+    ck_assert_str_eq(c.last, "warning x: why=No space left on device");
+}
+END_TEST
+
+static void log_from_one_place(int i)
+{
+    log_warn("x", "flood i=%d", i);
+}
+
+START_TEST(log_mutes_a_flood_and_says_how_much)
+{
+    struct captured c = {0};
+
+    log_set_sink(capture, &c);
+    for (int i = 0; i < LOG_BURST + 30; i++)
+        log_from_one_place(i);
+    ck_assert_int_eq(c.lines, LOG_BURST);
+    log_warn("x", "another place is heard");
+    ck_assert_int_eq(c.lines, LOG_BURST + 1);
+    clock_advance(LOG_WINDOW_US);
+    log_from_one_place(99);
+    ck_assert_str_eq(c.last, "warning x: flood i=99 muted_before=30");
+    log_from_one_place(100);
+    ck_assert_str_eq(c.last, "warning x: flood i=100");
+}
+END_TEST
+
+START_TEST(log_parses_its_level_names)
+{
+    enum log_level level = LOG_LEVEL_ERROR;
+
+    for (int l = LOG_LEVEL_ERROR; l <= LOG_LEVEL_DEBUG; l++) {
+        ck_assert_int_eq(log_level_parse(log_level_name((enum log_level)l), &level), 0);
+        ck_assert_int_eq(level, l);
+    }
+    ck_assert_int_eq(log_level_parse("loud", &level), -1);
+    ck_assert_int_eq(level, LOG_LEVEL_DEBUG);
+}
+END_TEST
+
+static void read_stderr_of_one_line(char *text, size_t size)
+{
+    const char *path = tmpdir_file("stderr");
+    int keep = dup(STDERR_FILENO);
+    size_t n;
+    FILE *f;
+
+    ck_assert_ptr_nonnull(freopen(path, "w", stderr));
+    log_warn("x", "plain n=%d", 1);
+    dup2(keep, STDERR_FILENO);
+    close(keep);
+    f = fopen(path, "r");
+    ck_assert_ptr_nonnull(f);
+    n = fread(text, 1, size - 1, f);
+    text[n] = '\0';
+    fclose(f);
+}
+
+START_TEST(log_puts_a_time_before_lines_on_stderr)
+{
+    char text[256];
+    int year, n = 0;
+
+    unsetenv("JOURNAL_STREAM");
+    read_stderr_of_one_line(text, sizeof(text));
+    ck_assert_int_eq(sscanf(text, "%4d-%*2d-%*2dT%*2d:%*2d:%*2d.%*3dZ %n", &year, &n), 1);
+    ck_assert_str_eq(text + n, "warning x: plain n=1\n");
+}
+END_TEST
+
+START_TEST(log_puts_a_priority_before_lines_to_the_journal)
+{
+    char text[256];
+
+    setenv("JOURNAL_STREAM", "8:1", 1);
+    read_stderr_of_one_line(text, sizeof(text));
+    ck_assert_str_eq(text, "<4>warning x: plain n=1\n");
+}
+END_TEST
+
+CHECK_MAIN("base/log", CHECK_UNIT_S, log_writes_level_room_and_pairs,
+           log_drops_what_is_above_its_level, log_is_one_line_whatever_it_is_given,
+           log_keeps_errno_and_knows_it, log_mutes_a_flood_and_says_how_much,
+           log_parses_its_level_names, log_puts_a_time_before_lines_on_stderr,
+           log_puts_a_priority_before_lines_to_the_journal)
