@@ -1,0 +1,241 @@
+/*
+ * libkvcache: the worker's side of kvcached, and its manual.
+ *
+ * A worker connects, registers the parts of its model (which maps the daemon's memory), looks
+ * prefixes up, loads what is leased into its own KV cache, and saves what it has computed. Bulk
+ * bytes never cross the socket: the library copies between the worker's blocks and the daemon's
+ * slots, on the worker's own stream where there is a GPU, and proves completion by a word in
+ * shared memory. Nothing of it needs to run again for a save to be published.
+ *
+ * Threads: a client belongs to one thread at a time; several clients are independent. The library
+ * makes no threads, installs no signal handlers, prints nothing, and calls nothing back. It gives a
+ * descriptor to poll (kvc_fd). A client is unusable in a forked child (KVC_E_FORKED); its memory
+ * is not inherited.
+ *
+ * Errors: every call returns a kvc_status; out-parameters are set only on KVC_OK unless said
+ * otherwise. Whatever goes wrong is a miss or a block not saved, never wrong bytes: an engine may
+ * ignore every error but those of arguments. After KVC_E_PROTOCOL, KVC_E_DISCONNECTED or
+ * KVC_E_VERSION calls fail at once until kvc_reconnect.
+ *
+ * Units: bytes, milliseconds, blocks. A block id is an index into the worker's KV cache. Keys are
+ * KVC_KEY_BYTES each, one behind the other, in prompt order.
+ */
+#ifndef KVC_KVCACHE_H
+#define KVC_KVCACHE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef KVC_IN_TREE
+#include "proto/limits.h"
+#include "proto/status.h"
+#else
+#include <kvcache/limits.h>
+#include <kvcache/status.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVC_API __attribute__((visibility("default")))
+
+typedef struct kvc_client kvc_client;
+
+typedef enum kvc_role {
+    KVC_ROLE_WORKER = 1,    /* saves and loads */
+    KVC_ROLE_READER = 2,    /* loads; maps memory read-only */
+    KVC_ROLE_SCHEDULER = 3, /* looks up, leases and hands over; maps nothing */
+    KVC_ROLE_OPERATOR = 4,  /* statistics, administration */
+} kvc_role;
+
+/* Zeroed fields take the defaults in brackets. Strings are copied. */
+typedef struct kvc_options {
+    const char *socket; /* [$KVCACHE_SOCKET, else /run/kvcached/kvcached.sock] */
+    const char *name;   /* for people, in kvcachectl clients [the process's name] */
+    kvc_role role;      /* [worker] */
+    uint32_t connect_ms; /* bound on connect, register, map and reconnect, each [1000] */
+    uint32_t lookup_ms; /* bound on a reply to lookup, load, release, adopt, extend [100] */
+    uint32_t save_ms;   /* bound on a reply to save [KVC_SAVE_REPLY_MS] */
+} kvc_options;
+
+/* Connects and says hello. *client is the caller's, until kvc_close. */
+KVC_API kvc_status kvc_connect(const kvc_options *options, kvc_client **client);
+
+/* Ends the session, unmaps and frees everything; saves that are not proved yet are dropped by the
+ * daemon once they are. NULL is fine. */
+KVC_API void kvc_close(kvc_client *client);
+
+/*
+ * Connects again after the session broke or the daemon restarted: a new session, every part
+ * registered and mapped anew (handles stay valid), and the old session declared drained, since no
+ * copy of this client is still running. Saves and leases of the old session are gone: their
+ * operations have ended with KVC_E_DISCONNECTED.
+ */
+KVC_API kvc_status kvc_reconnect(kvc_client *client);
+
+/* Readable when kvc_dispatch has something to do. -1 when not connected. */
+KVC_API int kvc_fd(const kvc_client *client);
+/* Takes in what the daemon has sent; never blocks. */
+KVC_API kvc_status kvc_dispatch(kvc_client *client);
+
+/* What the last failed call on this client said: "field: detail", valid until the next call. */
+KVC_API const char *kvc_error(const kvc_client *client);
+
+KVC_API const char *kvc_version(void); /* of the library */
+KVC_API const char *kvc_text(kvc_status status);
+KVC_API uint64_t kvc_session(const kvc_client *client);
+KVC_API uint64_t kvc_boot_epoch(const kvc_client *client);
+KVC_API const char *kvc_device(const kvc_client *client); /* "host" or "cuda" */
+KVC_API kvc_status kvc_ping(kvc_client *client);
+
+/* Names. */
+
+/* Folds an engine's block hash into a key: the first 16 bytes, or XXH3-128 of a shorter one. */
+KVC_API void kvc_key(const void *hash, size_t len, uint8_t key[KVC_KEY_BYTES]);
+
+/* What makes KV data interchangeable; see PROTOCOL.md. NULL strings are "not given". */
+typedef struct kvc_namespace {
+    const char *model, *weights, *dtype, *kv_dtype, *quantization, *rope, *hash;
+    uint32_t block_tokens;
+    uint32_t first_layer, last_layer;
+    uint32_t tensor_rank, tensor_size; /* identical shards pass rank 0 of size 1 */
+    uint32_t pipeline_rank, pipeline_size;
+    uint32_t context_rank, context_size;
+} kvc_namespace;
+KVC_API void kvc_namespace_digest(const kvc_namespace *fields,
+                                  uint8_t digest[KVC_NAMESPACE_BYTES]);
+
+/* Parts. */
+
+typedef enum kvc_rule { KVC_RULE_FULL = 0, KVC_RULE_WINDOW = 1, KVC_RULE_STATE = 2 } kvc_rule;
+
+/* One contiguous piece of every block: block b's lies at base + b * stride. */
+typedef struct kvc_slice {
+    void *base; /* NULL for a scheduler */
+    uint64_t stride;
+    uint32_t bytes;
+    uint8_t dtype; /* any numbering that engines sharing the cache agree on */
+} kvc_slice;
+
+/* One KV cache group of one shard. Arrays are copied; the memory slices point to must stay while
+ * the part is registered. */
+typedef struct kvc_part_desc {
+    uint8_t namespace_digest[KVC_NAMESPACE_BYTES];
+    const char *name; /* the model's, for people; may be NULL */
+    uint32_t block_tokens;
+    kvc_rule rule;
+    uint32_t window; /* tokens */
+    const kvc_slice *slices;
+    uint32_t n_slices;
+    uint32_t n_blocks; /* block ids are 0 .. n_blocks - 1 */
+} kvc_part_desc;
+
+typedef uint32_t kvc_part; /* valid until unregistered, across kvc_reconnect */
+
+/* Registers a part and maps the tenant's memory. Registering an equal one gives the same handle. */
+KVC_API kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part *part);
+KVC_API kvc_status kvc_unregister(kvc_client *client, kvc_part part);
+
+/* Leases. */
+
+typedef struct kvc_lease {
+    uint64_t id;                      /* 0: a miss */
+    uint8_t token[KVC_TOKEN_BYTES];   /* for kvc_adopt in another process */
+    uint32_t blocks;                  /* of the granted prefix */
+    uint32_t ms;                      /* granted time */
+    uint32_t gpu, host;               /* where the first part's blocks are now */
+    uint32_t pending;                 /* blocks behind it that somebody is saving */
+} kvc_lease;
+
+/*
+ * Leases the longest prefix of keys[n_keys] that is there in every part named. request names the
+ * engine's request: asking again under it extends the same lease; 0 makes a new one. ms 0 is the
+ * daemon's default. A miss is KVC_OK with lease->id 0. More than KVC_KEYS_MAX keys are split.
+ */
+KVC_API kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts,
+                              uint32_t n_parts, const uint8_t *keys, uint32_t n_keys, uint32_t ms,
+                              kvc_lease *lease);
+/* The same without a lease. */
+KVC_API kvc_status kvc_probe(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
+                             const uint8_t *keys, uint32_t n_keys, uint32_t *blocks);
+KVC_API kvc_status kvc_extend(kvc_client *client, uint64_t lease, uint32_t ms, uint32_t *granted);
+/* Idempotent. A load that is open keeps its blocks. */
+KVC_API kvc_status kvc_release(kvc_client *client, uint64_t lease);
+/* Takes over one part of a lease that another session of the tenant made, by its token. */
+KVC_API kvc_status kvc_adopt(kvc_client *client, const uint8_t token[KVC_TOKEN_BYTES],
+                             kvc_part part, uint32_t ms, kvc_lease *lease);
+
+/* Loads. */
+
+typedef struct kvc_load_args {
+    uint64_t lease;
+    kvc_part part;
+    uint32_t first, count;  /* blocks of the lease */
+    const uint32_t *blocks; /* count distinct block ids of the worker, the destinations */
+    void *stream;           /* cudaStream_t; NULL on the host device */
+    int no_verify;          /* do not compare checksums */
+    uint8_t *valid;         /* count bytes, or NULL: 1 where the destination holds the key's bytes */
+} kvc_load_args;
+
+/*
+ * Copies leased blocks into the worker's. On the host device the bytes are there when it returns.
+ * KVC_OK: all are valid. KVC_E_CHECKSUM: some did not match; valid[] (set on this too) says which
+ * are good, the others' contents are undefined and the daemon has been told. More than KVC_KEYS_MAX
+ * blocks are split. On any other error no destination block that valid[] does not mark may be used.
+ */
+KVC_API kvc_status kvc_load(kvc_client *client, const kvc_load_args *args);
+
+/* Saves. */
+
+typedef enum kvc_key_state {
+    KVC_KEY_HIT = 0,     /* there already, or earlier in this very save */
+    KVC_KEY_SAVED = 1,   /* copied; published on proof */
+    KVC_KEY_PENDING = 2, /* another save is filling it */
+    KVC_KEY_SKIPPED = 3, /* no room */
+} kvc_key_state;
+
+typedef struct kvc_save_entry {
+    kvc_part part;
+    const uint8_t *keys;
+    const uint32_t *blocks; /* the worker's block ids, one a key */
+    uint32_t n_keys;
+    uint8_t *states; /* n_keys, or NULL: kvc_key_state of each */
+} kvc_save_entry;
+
+typedef struct kvc_save_args {
+    const kvc_save_entry *entries;
+    uint32_t n_entries;
+    void *stream;     /* cudaStream_t; NULL on the host device */
+    int no_checksums; /* blocks then do not survive an unclean restart */
+} kvc_save_args;
+
+/*
+ * Copies the blocks that are missing. It may wait save_ms for the daemon's answer, then gives the
+ * save up as a whole (KVC_E_DEADLINE). The source blocks may be overwritten by whatever comes later
+ * on the stream; on the host device, when it returns. *save, if not NULL, names the save for
+ * kvc_wait and kvc_cancel; it is 0 when there was nothing to copy. Total keys over KVC_KEYS_MAX:
+ * KVC_E_LIMIT, the caller splits at a prefix.
+ */
+KVC_API kvc_status kvc_save(kvc_client *client, const kvc_save_args *args, uint64_t *save);
+
+typedef struct kvc_outcome {
+    kvc_status status; /* KVC_OK: every block that was copied is published */
+    uint32_t published, dropped;
+} kvc_outcome;
+
+/* Waits until the save has ended, at most ms (0: only looks); KVC_E_DEADLINE if it has not. A save
+ * can be waited for once; KVC_E_UNKNOWN afterwards. */
+KVC_API kvc_status kvc_wait(kvc_client *client, uint64_t save, uint32_t ms, kvc_outcome *outcome);
+/* Ends a save: what is published stays, the rest is dropped. Answers when its copies have ended. */
+KVC_API kvc_status kvc_cancel(kvc_client *client, uint64_t save, uint32_t ms,
+                              kvc_outcome *outcome);
+/* Tells the daemon that everything this session enqueued has finished (after the caller's own
+ * synchronise): its unproved saves end, and their slots are free at once. */
+KVC_API kvc_status kvc_drain(kvc_client *client);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

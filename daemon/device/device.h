@@ -1,0 +1,56 @@
+/*
+ * Devices: where a tier's memory comes from and how bytes move in it. The only place that knows
+ * CUDA. `host` implements all of it with memfds and memcpy: the embedded default where there is no
+ * GPU, and what the tests run on; nothing above this room takes another path for it.
+ *
+ * May include base/, kernels/, proto/. This header is the door. Calls that may hang on a real
+ * device (open, close, register) are made on the tier's own thread, never on the loop.
+ */
+#ifndef KVC_DEVICE_DEVICE_H
+#define KVC_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/status.h"
+
+enum device_memory { /* MemoryKind of kvcache.proto */
+    DEVICE_MEMORY_MEMFD = 1,
+    DEVICE_MEMORY_CUDA_FD = 2,
+    DEVICE_MEMORY_CUDA_HANDLE = 3,
+};
+
+/* One reserved address range that extents are mapped into, one behind the other. */
+struct device_slab {
+    const struct device_ops *ops;
+    uint8_t *base; /* address of byte 0 in this process */
+    uint64_t extent_bytes;
+    uint32_t n_extents;
+    void *state; /* the device's own */
+};
+
+struct device_ops {
+    const char *name; /* "host", "cuda" */
+    enum device_memory memory;
+
+    /* Reserves address space for a slab; no memory yet. */
+    kvc_status (*slab_create)(uint64_t extent_bytes, uint32_t n_extents, struct device_slab *slab);
+    void (*slab_destroy)(struct device_slab *slab);
+
+    /* Makes one extent's memory, exportable, private to this process until exported. */
+    kvc_status (*extent_create)(struct device_slab *slab, uint32_t extent);
+    /* A new descriptor, CLOEXEC, the caller's, for a worker to map; read-only if so. */
+    kvc_status (*extent_export)(struct device_slab *slab, uint32_t extent, bool readonly, int *fd);
+    /* Touches bytes of an extent so that later use is not slowed by page faults. Any thread. */
+    kvc_status (*extent_populate)(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                  uint64_t bytes);
+    kvc_status (*extent_zero)(struct device_slab *slab, uint32_t extent);
+
+    /* Copies within or between slabs, synchronously, on a pool thread; pieces are bounded above. */
+    kvc_status (*copy)(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
+                       uint64_t from_offset, uint64_t bytes);
+};
+
+extern const struct device_ops device_host;
+
+#endif
