@@ -73,7 +73,7 @@ GEN_HEADERS  := $(GENERATED:.c=.h)
 
 DAEMON_PROGRAM := $(if $(wildcard daemon/main.c),kvcached)
 CTL_PROGRAM    := $(if $(wildcard client/ctl/main.c),kvcachectl)
-LIBRARIES      := $(if $(CLIENT_ROOMS),libkvcache.so.0 libkvcache.so libkvcache.a)
+LIBRARIES      := $(if $(and $(CLIENT_ROOMS),$(wildcard client/libkvcache.map)),libkvcache.so.0 libkvcache.so libkvcache.a)
 PRODUCTS       := $(DAEMON_PROGRAM) $(CTL_PROGRAM) $(LIBRARIES)
 
 # $(1) is the folder of a build variant.
@@ -128,7 +128,7 @@ setup: ## install the packages that are missing
 # make t/unit/test_base_list [ARGS=test_name] builds one test program and runs it.
 .PHONY: FORCE
 t/%: $(DEBUG)/tests/% FORCE
-	CK_VERBOSITY=$${CK_VERBOSITY:-verbose} $< $(ARGS)
+	@CK_VERBOSITY=$${CK_VERBOSITY:-verbose} $< $(ARGS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile

@@ -27,22 +27,22 @@ struct site {
 };
 
 // Zero is the resting state of all of it, so a fresh file is a valid page.
-struct switches {
+struct fault_page {
     _Atomic uint64_t clock_offset_us;
     _Atomic uint64_t random_state;
     _Atomic uint32_t random_per_mille;
     struct site sites[FAULT_SITES];
 };
 
-static struct switches own_switches;
-static struct switches *switches = &own_switches;
+static struct fault_page own_page;
+static struct fault_page *current = &own_page;
 
 // Finds the site or makes it known. The table only grows, so no lock is needed.
-static struct site *site_get(const char *name)
+static struct site *site_get(struct fault_page *page, const char *name)
 {
     assert(strlen(name) < FAULT_NAME_MAX);
     for (size_t i = 0; i < FAULT_SITES; i++) {
-        struct site *s = &switches->sites[i];
+        struct site *s = &page->sites[i];
         uint32_t free_state = SITE_FREE;
 
         if (atomic_load(&s->state) == SITE_FREE &&
@@ -70,15 +70,15 @@ static bool take_one(_Atomic uint32_t *counter)
     return false;
 }
 
-static bool random_fires(void)
+static bool random_fires(struct fault_page *page)
 {
-    uint32_t per_mille = atomic_load(&switches->random_per_mille);
+    uint32_t per_mille = atomic_load(&page->random_per_mille);
     uint64_t x;
 
     if (per_mille == 0)
         return false;
     // splitmix64: a counter is its whole state, so threads need no lock.
-    x = atomic_fetch_add(&switches->random_state, 0x9e3779b97f4a7c15ULL);
+    x = atomic_fetch_add(&page->random_state, 0x9e3779b97f4a7c15ULL);
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
     x ^= x >> 31;
@@ -87,12 +87,12 @@ static bool random_fires(void)
 
 bool fault_fires(const char *name)
 {
-    struct site *s = site_get(name);
+    struct site *s = site_get(current, name);
     bool fires;
 
     atomic_fetch_add(&s->passed, 1);
     if (atomic_load(&s->count) == 0)
-        fires = random_fires();
+        fires = random_fires(current);
     else
         fires = !take_one(&s->skip) && take_one(&s->count);
     if (fires)
@@ -100,9 +100,9 @@ bool fault_fires(const char *name)
     return fires;
 }
 
-void fault_arm(const char *name, uint32_t skip, uint32_t count)
+void fault_page_arm(struct fault_page *page, const char *name, uint32_t skip, uint32_t count)
 {
-    struct site *s = site_get(name);
+    struct site *s = site_get(page, name);
 
     atomic_store(&s->count, 0);
     atomic_store(&s->skip, skip);
@@ -111,21 +111,21 @@ void fault_arm(const char *name, uint32_t skip, uint32_t count)
     atomic_store(&s->count, count);
 }
 
-void fault_random(uint64_t seed, uint32_t per_mille)
+void fault_page_random(struct fault_page *page, uint64_t seed, uint32_t per_mille)
 {
-    atomic_store(&switches->random_state, seed);
-    atomic_store(&switches->random_per_mille, per_mille);
+    atomic_store(&page->random_state, seed);
+    atomic_store(&page->random_per_mille, per_mille);
 }
 
-void fault_off(const char *pattern)
+void fault_page_off(struct fault_page *page, const char *pattern)
 {
     size_t length = strlen(pattern);
     bool prefix = length > 0 && pattern[length - 1] == '*';
 
     if (strcmp(pattern, "*") == 0)
-        atomic_store(&switches->random_per_mille, 0);
+        atomic_store(&page->random_per_mille, 0);
     for (size_t i = 0; i < FAULT_SITES; i++) {
-        struct site *s = &switches->sites[i];
+        struct site *s = &page->sites[i];
 
         if (atomic_load(&s->state) != SITE_KNOWN)
             continue;
@@ -134,17 +134,22 @@ void fault_off(const char *pattern)
     }
 }
 
-uint64_t fault_passed(const char *name)
+uint64_t fault_page_passed(struct fault_page *page, const char *name)
 {
-    return atomic_load(&site_get(name)->passed);
+    return atomic_load(&site_get(page, name)->passed);
 }
 
-uint64_t fault_fired(const char *name)
+uint64_t fault_page_fired(struct fault_page *page, const char *name)
 {
-    return atomic_load(&site_get(name)->fired);
+    return atomic_load(&site_get(page, name)->fired);
 }
 
-int fault_attach(const char *path)
+void fault_page_move_clock_us(struct fault_page *page, uint64_t us)
+{
+    atomic_fetch_add(&page->clock_offset_us, us);
+}
+
+int fault_page_map(const char *path, struct fault_page **ret)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     struct stat st;
@@ -154,31 +159,65 @@ int fault_attach(const char *path)
     if (fd < 0)
         return -errno;
     if (fstat(fd, &st) < 0 ||
-        ((size_t)st.st_size < sizeof(*switches) && ftruncate(fd, sizeof(*switches)) < 0)) {
+        ((size_t)st.st_size < sizeof(*current) && ftruncate(fd, sizeof(*current)) < 0)) {
         error = -errno;
         goto close_fd;
     }
-    page = mmap(NULL, sizeof(*switches), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (page == MAP_FAILED) {
+    page = mmap(NULL, sizeof(*current), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
         error = -errno;
-        goto close_fd;
-    }
-    if (switches != &own_switches)
-        munmap(switches, sizeof(*switches));
-    switches = page;
+    else
+        *ret = page;
 close_fd:
     close(fd);
     return error;
 }
 
+void fault_page_unmap(struct fault_page *page)
+{
+    assert(page != current);
+    if (page)
+        munmap(page, sizeof(*page));
+}
+
+void fault_page_use(struct fault_page *page)
+{
+    current = page;
+}
+
+void fault_arm(const char *site, uint32_t skip, uint32_t count)
+{
+    fault_page_arm(current, site, skip, count);
+}
+
+void fault_random(uint64_t seed, uint32_t per_mille)
+{
+    fault_page_random(current, seed, per_mille);
+}
+
+void fault_off(const char *pattern)
+{
+    fault_page_off(current, pattern);
+}
+
+uint64_t fault_passed(const char *site)
+{
+    return fault_page_passed(current, site);
+}
+
+uint64_t fault_fired(const char *site)
+{
+    return fault_page_fired(current, site);
+}
+
 uint64_t fault_clock_offset_us(void)
 {
-    return atomic_load_explicit(&switches->clock_offset_us, memory_order_relaxed);
+    return atomic_load_explicit(&current->clock_offset_us, memory_order_relaxed);
 }
 
 void fault_clock_move_us(uint64_t us)
 {
-    atomic_fetch_add(&switches->clock_offset_us, us);
+    fault_page_move_clock_us(current, us);
 }
 
 #else

@@ -5,8 +5,8 @@
 // for the first time. fault_passed() and fault_fired() let a test prove that its fault happened.
 //
 // The switches, and how far the clock was moved, live in one page of memory. A daemon started with
-// KVC_DEBUG_SWITCHES=FILE in its environment shares that page with the test that made the file, so
-// a test can arm a fault, or move the clock, in a daemon that runs.
+// KVC_DEBUG_SWITCHES=FILE in its environment shares that page with the test that made the file
+// (daemon/base/debug.h), so a test can arm a fault, or move the clock, in a daemon that runs.
 #ifndef KVC_DAEMON_BASE_FAULT_H
 #define KVC_DAEMON_BASE_FAULT_H
 
@@ -33,13 +33,28 @@ void fault_off(const char *pattern);
 uint64_t fault_passed(const char *site);
 uint64_t fault_fired(const char *site);
 
-// Shares the switches with every process that attaches the same file, which is made when missing.
-// 0 or -errno. To be called before any thread is started; what was armed so far is forgotten.
-int fault_attach(const char *path);
-
-// How far clock_advance() has moved the clock, in microseconds; shared like the switches.
+// How far the clock was moved, in microseconds; daemon/base/clock.h has the calls to use.
 uint64_t fault_clock_offset_us(void);
 void fault_clock_move_us(uint64_t us);
+
+// The page itself, for a test that steers another process.
+struct fault_page;
+
+// Maps the page in a file, which is made when missing. 0 or -errno.
+int fault_page_map(const char *path, struct fault_page **ret);
+void fault_page_unmap(struct fault_page *page);
+
+// Makes it this process's page, for good: what was armed before is forgotten. Before any thread is
+// started.
+void fault_page_use(struct fault_page *page);
+
+// As the functions above.
+void fault_page_arm(struct fault_page *page, const char *site, uint32_t skip, uint32_t count);
+void fault_page_random(struct fault_page *page, uint64_t seed, uint32_t per_mille);
+void fault_page_off(struct fault_page *page, const char *pattern);
+uint64_t fault_page_passed(struct fault_page *page, const char *site);
+uint64_t fault_page_fired(struct fault_page *page, const char *site);
+void fault_page_move_clock_us(struct fault_page *page, uint64_t us);
 
 #else
 

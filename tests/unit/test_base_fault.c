@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/tmpdir.h"
+#include "tests/lib/wait.h"
 
 START_TEST(fault_is_off_until_armed)
 {
@@ -112,37 +114,47 @@ START_TEST(fault_counts_exactly_from_many_threads)
 }
 END_TEST
 
-START_TEST(fault_attach_shares_switches_and_clock)
+START_TEST(fault_page_steers_another_process)
 {
-    const char *path = tmpdir_file("switches");
-    uint64_t before;
+    struct fault_page *page = NULL;
     pid_t child;
 
-    ck_assert_int_eq(fault_attach(path), 0);
-    before = clock_now_us();
+    ck_assert_int_eq(fault_page_map(tmpdir_file("switches"), &page), 0);
+    fault_page_arm(page, "test.before", 0, 1);
     child = proc_fork();
     if (child == 0) {
-        if (fault_attach(path) < 0)
+        uint64_t start = clock_now_us();
+
+        fault_page_use(page);
+        if (!fault_fires("test.before"))
             _exit(1);
-        clock_advance(60 * CLOCK_S_US);
-        fault_arm("test.site", 0, 1);
-        _exit(0);
+        while (!fault_fires("test.while"))
+            usleep(200);
+        _exit(clock_now_us() - start >= 60 * CLOCK_S_US ? 0 : 2);
     }
+    wait_for(fault_page_passed(page, "test.while") > 0, 2000);
+    fault_page_move_clock_us(page, 60 * CLOCK_S_US);
+    fault_page_arm(page, "test.while", 0, 1);
     proc_wait_ok(child, 2000);
-    ck_assert_uint_ge(clock_now_us() - before, 60 * CLOCK_S_US);
-    ck_assert(fault_fires("test.site"));
+    ck_assert_uint_eq(fault_page_fired(page, "test.before"), 1);
+    ck_assert_uint_eq(fault_page_fired(page, "test.while"), 1);
+    // This process has switches of its own.
+    ck_assert_uint_eq(fault_passed("test.before"), 0);
+    fault_page_unmap(page);
 }
 END_TEST
 
-START_TEST(fault_attach_says_why_it_cannot)
+START_TEST(fault_page_says_why_it_cannot)
 {
-    ck_assert_int_lt(fault_attach(tmpdir_file("missing/folder")), 0);
-    ck_assert(!fault_fires("test.site"));
+    struct fault_page *page = NULL;
+
+    ck_assert_int_eq(fault_page_map(tmpdir_file("missing/folder"), &page), -ENOENT);
+    ck_assert_ptr_null(page);
 }
 END_TEST
 
 CHECK_MAIN("base/fault", CHECK_UNIT_S, fault_is_off_until_armed, fault_skips_then_fires_then_rests,
            fault_sites_are_independent, fault_arming_again_starts_anew,
            fault_off_knows_a_trailing_star, fault_random_follows_its_seed,
-           fault_counts_exactly_from_many_threads, fault_attach_shares_switches_and_clock,
-           fault_attach_says_why_it_cannot)
+           fault_counts_exactly_from_many_threads, fault_page_steers_another_process,
+           fault_page_says_why_it_cannot)
