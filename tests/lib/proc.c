@@ -1,6 +1,7 @@
 #include "tests/lib/proc.h"
 
 #include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,6 +58,22 @@ void proc_kill(pid_t pid)
     kill(pid, SIGKILL);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
+}
+
+int proc_count_fds(pid_t pid)
+{
+    char path[32];
+    DIR *dir;
+    int n = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+    dir = opendir(path);
+    if (!dir)
+        return -1;
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir))
+        n += e->d_name[0] != '.';
+    closedir(dir);
+    return n;
 }
 
 // The pid of some child, or 0. Orphans that come to a subreaper are not known by number, so the

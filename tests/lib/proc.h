@@ -20,6 +20,9 @@ void proc_wait_ok(pid_t pid, int deadline_ms);
 // kill -9 and reap.
 void proc_kill(pid_t pid);
 
+// Descriptors that the process has open; -1 when it is gone.
+int proc_count_fds(pid_t pid);
+
 // Kills and reaps all children of this process; how many there were.
 int proc_kill_children(void);
 

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/lib/log_file.h"
+
 #define TMPDIR_FILES 16
 
 // Folders are named kvc-test.<runner>.<test>: what a killed test leaves is found by the runner.
@@ -67,6 +69,24 @@ void tmpdir_remove_all(void)
     folder[0] = '\0';
 }
 
+// A folder that was left is that of a test that failed, and its logs are what tells why.
+static void print_logs(const char *path)
+{
+    char pattern[160];
+    struct log_file log;
+    glob_t found;
+
+    snprintf(pattern, sizeof(pattern), "%s/*.log", path);
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        printf("log of a test that failed, %s:\n", found.gl_pathv[i]);
+        snprintf(log.path, sizeof(log.path), "%s", found.gl_pathv[i]);
+        log_file_print(&log);
+    }
+    globfree(&found);
+}
+
 void tmpdir_remove_leftovers(pid_t runner)
 {
     char pattern[96];
@@ -75,7 +95,9 @@ void tmpdir_remove_leftovers(pid_t runner)
     snprintf(pattern, sizeof(pattern), TMPDIR_PATTERN "*", base(), (int)runner);
     if (glob(pattern, GLOB_NOSORT, NULL, &found) != 0)
         return;
-    for (size_t i = 0; i < found.gl_pathc; i++)
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        print_logs(found.gl_pathv[i]);
         remove_tree(found.gl_pathv[i]);
+    }
     globfree(&found);
 }

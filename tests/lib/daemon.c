@@ -1,0 +1,282 @@
+#include "tests/lib/daemon.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon/base/fault.h"
+#include "tests/lib/log_file.h"
+#include "tests/lib/proc.h"
+#include "tests/lib/tmpdir.h"
+#include "tests/lib/wait.h"
+
+#define ARGS_MAX    32
+#define PATH_SIZE   108
+#define START_MS    5000
+#define STOP_MS     8000
+// Standard input, output and error are all that the daemon is started with.
+#define FDS_AT_EXIT 3
+
+struct daemon {
+    pid_t pid;
+    char socket[PATH_SIZE];
+    char switches[PATH_SIZE];
+    struct log_file log;
+    struct fault_page *page;
+    const char *argv[ARGS_MAX];
+};
+
+static const char *program(void)
+{
+    static char path[512];
+    const char *build = getenv("KVC_TEST_BUILD");
+    ssize_t n;
+    char *at;
+
+    if (build) {
+        snprintf(path, sizeof(path), "%s/kvcached", build);
+        return path;
+    }
+    // Run by hand: <build>/tests/<kind>/<program> is this one.
+    n = readlink("/proc/self/exe", path, sizeof(path) - sizeof("/kvcached"));
+    ck_assert_int_gt(n, 0);
+    path[n] = '\0';
+    at = strstr(path, "/tests/");
+    ck_assert_ptr_nonnull(at);
+    strcpy(at, "/kvcached");
+    return path;
+}
+
+static void set_arguments(struct daemon *d, const char *const extra[])
+{
+    const char *const usual[] = {program(), "--socket",     d->socket, "--device",
+                                 "host",    "--gpu-bytes",  "16M",     "--host-bytes",
+                                 "32M"};
+    size_t n = sizeof(usual) / sizeof(usual[0]);
+
+    memcpy(d->argv, usual, sizeof(usual));
+    for (size_t i = 0; extra && extra[i]; i++) {
+        ck_assert_uint_lt(n, ARGS_MAX - 1);
+        d->argv[n++] = extra[i];
+    }
+    d->argv[n] = NULL;
+}
+
+// In the child: nothing of the test's but standard input (none), output and error (the log).
+static void exec_daemon(const struct daemon *d)
+{
+    int in = open("/dev/null", O_RDONLY);
+    int out = open(d->log.path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+
+    if (in < 0 || out < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
+        _exit(127);
+    if (close_range(3, ~0U, 0) < 0)
+        _exit(127);
+    setenv("KVC_DEBUG_SWITCHES", d->switches, 1);
+    unsetenv("JOURNAL_STREAM");
+    unsetenv("KVCACHE_SOCKET");
+    execv(d->argv[0], (char *const *)d->argv);
+    _exit(127);
+}
+
+static void spawn(struct daemon *d)
+{
+    d->pid = proc_fork();
+    if (d->pid == 0)
+        exec_daemon(d);
+}
+
+static struct daemon *prepare(const char *const extra_args[])
+{
+    static unsigned number;
+    struct daemon *d = calloc(1, sizeof(*d));
+    char name[16];
+
+    ck_assert_ptr_nonnull(d);
+    number++;
+    snprintf(name, sizeof(name), "s%u", number);
+    strcpy(d->socket, tmpdir_file(name));
+    snprintf(name, sizeof(name), "switches%u", number);
+    strcpy(d->switches, tmpdir_file(name));
+    snprintf(name, sizeof(name), "kvcached%u.log", number);
+    log_file_init(&d->log, tmpdir_file(name));
+    ck_assert_int_eq(fault_page_map(d->switches, &d->page), 0);
+    set_arguments(d, extra_args);
+    return d;
+}
+
+static void forget(struct daemon *d)
+{
+    fault_page_unmap(d->page);
+    free(d);
+}
+
+static bool accepts(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    bool ok;
+
+    ck_assert_int_ge(fd, 0);
+    strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
+    ok = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+    close(fd);
+    return ok;
+}
+
+static bool ended(const struct daemon *d)
+{
+    siginfo_t info = {0};
+
+    return waitid(P_PID, (id_t)d->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+static void wait_ready(struct daemon *d)
+{
+    bool ready = false;
+
+    (void)wait_until((ready = accepts(d->socket)) || ended(d), START_MS);
+    if (!ready)
+        log_file_print(&d->log);
+    ck_assert_msg(ready, "%s does not accept connections", d->argv[0]);
+}
+
+struct daemon *daemon_start(const char *const extra_args[])
+{
+    struct daemon *d = prepare(extra_args);
+
+    spawn(d);
+    wait_ready(d);
+    return d;
+}
+
+int daemon_run(const char *const extra_args[], char *ret_output, size_t size)
+{
+    struct daemon *d = prepare(extra_args);
+    int status;
+
+    spawn(d);
+    status = proc_wait(d->pid, START_MS);
+    log_file_read(&d->log, ret_output, size);
+    forget(d);
+    ck_assert_msg(WIFEXITED(status), "kvcached died of signal %d", WTERMSIG(status));
+    return WEXITSTATUS(status);
+}
+
+const char *daemon_socket(const struct daemon *d)
+{
+    return d->socket;
+}
+
+pid_t daemon_pid(const struct daemon *d)
+{
+    return d->pid;
+}
+
+void daemon_log_expect(struct daemon *d, const char *text)
+{
+    log_file_announce(&d->log, text, true);
+}
+
+void daemon_log_allow(struct daemon *d, const char *text)
+{
+    log_file_announce(&d->log, text, false);
+}
+
+int daemon_log_count(const struct daemon *d, const char *text)
+{
+    return log_file_count(&d->log, text);
+}
+
+void daemon_stop(struct daemon *d)
+{
+    char line[128];
+    int status;
+
+    kill(d->pid, SIGTERM);
+    if (!wait_until(ended(d), STOP_MS)) {
+        log_file_print(&d->log);
+        ck_abort_msg("kvcached still runs %d ms after SIGTERM", STOP_MS);
+    }
+    status = proc_wait(d->pid, STOP_MS);
+    log_file_judge(&d->log);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        log_file_print(&d->log);
+    ck_assert_msg(WIFEXITED(status), "kvcached died of signal %d", WTERMSIG(status));
+    ck_assert_msg(WEXITSTATUS(status) == 0, "kvcached exited with status %d", WEXITSTATUS(status));
+    snprintf(line, sizeof(line), "exit live_allocations=0 live_bytes=0 fds=%d", FDS_AT_EXIT);
+    log_file_expect_last(&d->log, line);
+    ck_assert_msg(access(d->socket, F_OK) < 0, "kvcached left its socket file");
+    forget(d);
+}
+
+void daemon_kill(struct daemon *d)
+{
+    proc_kill(d->pid);
+    log_file_judge(&d->log);
+    forget(d);
+}
+
+void daemon_restart_killed(struct daemon *d)
+{
+    proc_kill(d->pid);
+    spawn(d);
+    wait_ready(d);
+}
+
+void daemon_fault_arm(struct daemon *d, const char *site, uint32_t skip, uint32_t count)
+{
+    fault_page_arm(d->page, site, skip, count);
+}
+
+void daemon_fault_random(struct daemon *d, uint64_t seed, uint32_t per_mille)
+{
+    fault_page_random(d->page, seed, per_mille);
+}
+
+void daemon_fault_off(struct daemon *d, const char *pattern)
+{
+    fault_page_off(d->page, pattern);
+}
+
+uint64_t daemon_fault_passed(struct daemon *d, const char *site)
+{
+    return fault_page_passed(d->page, site);
+}
+
+uint64_t daemon_fault_fired(struct daemon *d, const char *site)
+{
+    return fault_page_fired(d->page, site);
+}
+
+void daemon_clock_advance(struct daemon *d, uint64_t us)
+{
+    fault_page_move_clock_us(d->page, us);
+}
+
+int daemon_fds(const struct daemon *d)
+{
+    return proc_count_fds(d->pid);
+}
+
+void daemon_freeze(struct daemon *d)
+{
+    siginfo_t info;
+
+    ck_assert_int_eq(kill(d->pid, SIGSTOP), 0);
+    ck_assert_int_eq(waitid(P_PID, (id_t)d->pid, &info, WSTOPPED | WNOWAIT), 0);
+}
+
+void daemon_thaw(struct daemon *d)
+{
+    ck_assert_int_eq(kill(d->pid, SIGCONT), 0);
+}
