@@ -1,5 +1,6 @@
 // Monotonic time in microseconds. In debug builds tests can move it forward; what sleeps in the
-// kernel (timers of the loop) is not moved, so code that waits compares clock_now_us() at each tick.
+// kernel (timers of the loop) is not moved, so code that waits compares clock_now_us() at each
+// tick.
 #ifndef KVC_DAEMON_BASE_CLOCK_H
 #define KVC_DAEMON_BASE_CLOCK_H
 

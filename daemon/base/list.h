@@ -98,7 +98,7 @@ static inline size_t list_length(const struct list *head)
 #define list_for_each_safe(it, after, head, member)                                                \
     for ((it) = container_of((head)->next, __typeof__(*(it)), member),                             \
         (after) = container_of((it)->member.next, __typeof__(*(it)), member);                      \
-         &(it)->member != (head); (it) = (after),                                                  \
-        (after) = container_of((it)->member.next, __typeof__(*(it)), member))
+         &(it)->member != (head);                                                                  \
+         (it) = (after), (after) = container_of((it)->member.next, __typeof__(*(it)), member))
 
 #endif

@@ -179,8 +179,8 @@ void log_line(enum log_level level, const char *room, const char *format, ...)
     n += clip(vsnprintf(line + n, sizeof(line) - n, format, args), sizeof(line) - n);
     va_end(args);
     if (muted > 0)
-        n += clip(snprintf(line + n, sizeof(line) - n, " muted_before=%u", muted),
-                  sizeof(line) - n);
+        n +=
+            clip(snprintf(line + n, sizeof(line) - n, " muted_before=%u", muted), sizeof(line) - n);
     blank_controls(line, n);
     emit(level, line, n);
 unlock:

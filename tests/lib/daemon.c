@@ -19,10 +19,10 @@
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
 
-#define ARGS_MAX    32
-#define PATH_SIZE   108
-#define START_MS    5000
-#define STOP_MS     8000
+#define ARGS_MAX  32
+#define PATH_SIZE 108
+#define START_MS  5000
+#define STOP_MS   8000
 // Standard input, output and error are all that the daemon is started with.
 #define FDS_AT_EXIT 3
 
@@ -58,9 +58,8 @@ static const char *program(void)
 
 static void set_arguments(struct daemon *d, const char *const extra[])
 {
-    const char *const usual[] = {program(), "--socket",     d->socket, "--device",
-                                 "host",    "--gpu-bytes",  "16M",     "--host-bytes",
-                                 "32M"};
+    const char *const usual[] = {program(),     "--socket", d->socket,      "--device", "host",
+                                 "--gpu-bytes", "16M",      "--host-bytes", "32M"};
     size_t n = sizeof(usual) / sizeof(usual[0]);
 
     memcpy(d->argv, usual, sizeof(usual));

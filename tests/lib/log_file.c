@@ -28,7 +28,8 @@ void log_file_announce(struct log_file *log, const char *text, bool must_come)
 }
 
 // Calls for each line, without its newline; stops when the callback returns false.
-static void each_line(const struct log_file *log, bool (*cb)(void *arg, const char *line), void *arg)
+static void each_line(const struct log_file *log, bool (*cb)(void *arg, const char *line),
+                      void *arg)
 {
     FILE *f = fopen(log->path, "re");
     char line[LINE_SIZE];

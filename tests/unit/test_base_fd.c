@@ -121,8 +121,7 @@ START_TEST(fd_map_shares_the_bytes)
     int fd = make_memfd();
     char *a = NULL, *b = NULL;
 
-    ck_assert_int_eq(
-        fd_map(fd, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, 0, (void **)&a), 0);
+    ck_assert_int_eq(fd_map(fd, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, 0, (void **)&a), 0);
     ck_assert_int_eq(fd_map(fd, SIZE, PROT_READ, MAP_SHARED, 0, (void **)&b), 0);
     strcpy(a, "shared");
     ck_assert_str_eq(b, "shared");

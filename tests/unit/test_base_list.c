@@ -11,8 +11,7 @@ static void expect_order(const struct list *head, const int *values, size_t n)
     struct item *it;
     size_t i = 0;
 
-    list_for_each(it, head, link)
-    {
+    list_for_each(it, head, link) {
         ck_assert_uint_lt(i, n);
         ck_assert_int_eq(it->value, values[i]);
         i++;
@@ -113,8 +112,7 @@ START_TEST(list_for_each_safe_may_remove_each)
         items[i].value = i;
         list_push_back(&head, &items[i].link);
     }
-    list_for_each_safe(it, after, &head, link)
-    {
+    list_for_each_safe(it, after, &head, link) {
         if (it->value % 2 == 0)
             list_remove(&it->link);
     }
