@@ -65,6 +65,7 @@ kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier,
 void blocks_unlink(struct blocks *blocks, uint32_t id);
 void blocks_drop(struct blocks *blocks, uint32_t id);
 
+uint32_t blocks_limit(const struct blocks *blocks); /* every id is below it */
 uint64_t blocks_count(const struct blocks *blocks); /* in the index */
 uint64_t blocks_bytes(const struct blocks *blocks); /* memory of pool and index */
 const char *blocks_check(const struct blocks *blocks);

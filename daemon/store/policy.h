@@ -21,6 +21,11 @@ struct policy {
 struct policy_ops {
     const char *name;
     void (*add)(struct policy *policy, uint32_t block);    /* as just used */
+    /*
+     * Puts a block in at the place that last_use in its record of this tier gives it, not as just
+     * used: it was taken out for a copy, or comes from another order.
+     */
+    void (*place)(struct policy *policy, uint32_t block);
     void (*touch)(struct policy *policy, uint32_t block);  /* used again */
     void (*remove)(struct policy *policy, uint32_t block);
     uint32_t (*victim)(const struct policy *policy);       /* stays inside; BLOCK_NONE if empty */

@@ -26,6 +26,27 @@
 struct store;
 struct owner;
 
+/* Numbers of kvcache.proto that the store acts on. */
+enum store_role {
+    STORE_ROLE_WORKER = 1,    /* saves and loads */
+    STORE_ROLE_READER = 2,    /* does not save */
+    STORE_ROLE_SCHEDULER = 3, /* looks up and leases; no page, maps nothing */
+    STORE_ROLE_OPERATOR = 4,
+};
+
+enum store_rule { STORE_RULE_FULL = 0, STORE_RULE_WINDOW = 1, STORE_RULE_STATE = 2 };
+
+enum store_key {
+    /*
+     * Nothing to copy: published, or assigned by an earlier entry of the same call, whose outcome
+     * then covers it.
+     */
+    STORE_KEY_HIT = 0,
+    STORE_KEY_ASSIGNED = 1,
+    STORE_KEY_PENDING = 2, /* another save is filling it */
+    STORE_KEY_SKIPPED = 3, /* no room */
+};
+
 /* Why a request was refused: the field in kvcache.proto's names, and a sentence. */
 struct refusal {
     char field[48];
@@ -38,8 +59,12 @@ struct save_outcome {
     uint32_t published, dropped;
 };
 
-/* Called on the loop thread, from store_poll, store_tick, moves' completions and owner calls, but
- * never for an object from inside the call that works on that object. */
+/*
+ * Called on the loop thread, from store_tick, store_nudge and moves' completions only, so never for
+ * an object from inside the call that works on that object. What another call gives rise to waits
+ * for store_tick, and store_next_wake says that it is due. Events may call the store. A connection
+ * that has ended gets no save_done.
+ */
 struct store_events {
     void *ctx;
     /* A save with notify set, or one whose abort returned pending, has ended. */
@@ -73,7 +98,7 @@ const struct table *store_table(const struct store *store);
 
 struct owner_identity {
     uint32_t tenant; /* index in the table, from store_tenant */
-    uint32_t role;   /* Role of kvcache.proto */
+    uint32_t role;   /* enum store_role */
     int32_t pid;
     uint64_t start_time;
     uint32_t n_devices;
@@ -116,7 +141,7 @@ struct store_part {
     uint32_t n_slices;
     const uint8_t *dtypes; /* n_slices or NULL */
     uint32_t block_tokens;
-    uint32_t rule, window;
+    uint32_t rule, window; /* enum store_rule */
     const uint8_t *family; /* 16 bytes or NULL */
     const char *name;      /* or NULL */
 };
@@ -160,9 +185,14 @@ struct store_lookup_result {
     uint64_t lease;
     uint8_t token[KVC_TOKEN_BYTES];
     uint32_t lease_ms;
-    uint32_t in_tier[TIER_COUNT];
-    uint32_t pending;
+    uint32_t in_tier[TIER_COUNT]; /* of the first part's blocks that this call granted */
+    uint32_t pending;             /* keys behind the prefix that saves are filling */
 };
+/*
+ * A repeated lookup under the same request (not 0) evaluates its keys anew and keeps lease and
+ * token. Appending at an offset below the lease's count replaces what was behind it. An empty
+ * prefix is KVC_OK with lease 0, and ends the request's earlier lease, if it had one.
+ */
 kvc_status store_lookup(struct store *store, struct owner *owner, const struct store_lookup *req,
                         struct store_lookup_result *result, struct refusal *why);
 kvc_status store_extend(struct store *store, struct owner *owner, uint64_t lease, uint32_t ms,
@@ -189,7 +219,13 @@ struct store_load {
     uint32_t first, count;
     uint32_t first_slice, n_slices;
 };
-/* Opens a load: locations has room for count. The word's arrival closes it. */
+/*
+ * Opens a load: locations has room for count. The word's arrival closes it. Refused before any
+ * location is told: KVC_E_EXPIRED (the lease has ended), KVC_E_DENIED (another session's),
+ * KVC_E_INVALID (blocks outside it), KVC_E_STALE (epoch), KVC_E_CHECKSUM (a leased block was found
+ * damaged and dropped), KVC_E_BUSY with field "lease": a block lies only in extents that the owner
+ * has not mapped; with field "word": no completion word is free.
+ */
 kvc_status store_load(struct store *store, struct owner *owner, const struct store_load *req,
                       struct store_location *locations, uint32_t *word, uint64_t *number,
                       struct refusal *why);
@@ -219,8 +255,8 @@ struct store_chunk {
 };
 /* The caller's arrays: one element a key over all entries, in order; chunks: as many as keys. */
 struct store_save_result {
-    uint64_t save; /* 0 when nothing is to be copied */
-    uint8_t *states;                  /* KeyState */
+    uint64_t save; /* 0 when nothing is to be copied; then no save_done follows */
+    uint8_t *states;                  /* enum store_key */
     struct store_location *locations; /* of assigned keys only, at the key's place */
     struct store_chunk *chunks;
     uint32_t n_chunks;

@@ -165,7 +165,7 @@ enum slot_state {
 struct table_slot {
     uint8_t key[KVC_KEY_BYTES];
     uint64_t checksum;
-    uint64_t last_use; /* clock_us of the last touch */
+    uint64_t last_use; /* clock_us of the last touch; no two touches have the same */
     uint64_t session;  /* who fills it, or for whom it is in quarantine */
     uint32_t part;
     uint32_t epoch; /* of its namespace when it was filled */
@@ -174,7 +174,7 @@ struct table_slot {
     uint16_t loads; /* open loads */
     uint8_t flags;
     uint8_t reserved0;
-    uint32_t reserved1;
+    uint32_t hit_ms; /* host tier: when it was last hit while only there, 0: it was not */
 };
 
 struct table; /* a mapped table */
