@@ -34,7 +34,7 @@ TEST_PKGS   := $(DAEMON_PKGS) jansson check
 
 WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes \
             -Wimplicit-fallthrough
-CPPFLAGS += -D_GNU_SOURCE -I. -isystem build/gen -DKVC_BUILD_VERSION='"$(VERSION)"'
+CPPFLAGS += -D_GNU_SOURCE -DKVC_IN_TREE=1 -I. -isystem build/gen -DKVC_BUILD_VERSION='"$(VERSION)"'
 # Everything is position independent with hidden symbols: one object serves the daemon, the static
 # and the shared library, and what the library exports is what is marked for it.
 CFLAGS   += -std=gnu11 -g -fPIC -fvisibility=hidden -pthread
@@ -76,6 +76,9 @@ CTL_PROGRAM    := $(if $(wildcard client/ctl/main.c),kvcachectl)
 LIBRARIES      := $(if $(and $(CLIENT_ROOMS),$(wildcard client/libkvcache.map)),libkvcache.so.0 libkvcache.so libkvcache.a)
 PRODUCTS       := $(DAEMON_PROGRAM) $(CTL_PROGRAM) $(LIBRARIES)
 
+# The public headers as they are installed: <kvcache.h>, and what it includes.
+HEADERS := $(addprefix build/include/,kvcache.h kvcache/limits.h kvcache/status.h)
+
 # $(1) is the folder of a build variant.
 objects = $(patsubst %.c,$(1)/obj/%.o,$(2))
 archive = $(1)/rooms/$(subst /,_,$(2)).a
@@ -92,7 +95,7 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 .PHONY: all debug check check-long check-now check-layers demo bench tests install clean help setup
 
 # The archives are named too, so that a room is compiled even while nothing links it.
-all: $(call rooms,$(RELEASE),$(PRODUCT_ROOMS)) $(addprefix $(RELEASE)/,$(PRODUCTS)) ## build the daemon, the tool and the libraries into build/
+all: $(call rooms,$(RELEASE),$(PRODUCT_ROOMS)) $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
 
 debug: $(call rooms,$(DEBUG),$(ALL_ROOMS)) $(addprefix $(DEBUG)/,$(PRODUCTS)) ## the same with assertions, fault switches and a movable clock
 
@@ -139,18 +142,15 @@ clean: ## remove build/
 	rm -rf build
 
 install: all ## install under $(DESTDIR)$(PREFIX)
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include)
-ifneq ($(DAEMON_PROGRAM)$(CTL_PROGRAM),)
-	install -m 755 $(addprefix $(RELEASE)/,$(DAEMON_PROGRAM) $(CTL_PROGRAM)) $(DESTDIR)$(PREFIX)/bin
-endif
-ifneq ($(LIBRARIES),)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include/kvcache)
+	install -m 755 $(RELEASE)/kvcached $(RELEASE)/kvcachectl $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(RELEASE)/libkvcache.so.0 $(DESTDIR)$(PREFIX)/lib
 	ln -sf libkvcache.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcache.so
 	install -m 644 $(RELEASE)/libkvcache.a $(DESTDIR)$(PREFIX)/lib
-	install -m 644 client/kvcache.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 build/include/kvcache.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 build/include/kvcache/*.h $(DESTDIR)$(PREFIX)/include/kvcache
 	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' client/libkvcache.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/libkvcache.pc
-endif
 
 # ---------------------------------------------------------------- generated code
 
@@ -159,6 +159,12 @@ $(GENERATED) $(GEN_HEADERS) &: proto/kvcache.proto
 	@mkdir -p build/gen
 	$(call quiet,PROTOC)$(PROTOC_C) --c_out=build/gen $<
 endif
+
+build/include/kvcache.h: client/kvcache.h
+	@install -D -m 644 $< $@
+
+build/include/kvcache/%.h: proto/%.h
+	@install -D -m 644 $< $@
 
 # ---------------------------------------------------------------- one build variant
 
