@@ -1,0 +1,305 @@
+#include "daemon/device/device.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "daemon/base/fault.h"
+#include "daemon/base/fd.h"
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
+#endif
+
+/*
+ * An extent is one memfd, mapped into its place of one reserved range. Its pages come with
+ * populate or with the first touch, whichever is first. Touching a page for which there is no
+ * memory is SIGBUS, so this process only touches pages after it has asked for them in a way that
+ * can say no: below `populated` they are there (the memfd is never punched), above it copy asks.
+ */
+struct host_extent {
+    int fd;                     /* -1: not created */
+    _Atomic uint64_t populated; /* bytes from the start */
+};
+
+struct host_slab {
+    struct host_extent *extents;
+};
+
+static kvc_status status_of(int error)
+{
+    switch (-error) {
+    case ENOMEM:
+    case ENOSPC:
+    case EFAULT: /* of MADV_POPULATE_WRITE: where touching would be SIGBUS */
+        return KVC_E_NO_MEMORY;
+    case EMFILE:
+    case ENFILE:
+        return KVC_E_NO_FDS;
+    default:
+        return KVC_E_SYSTEM;
+    }
+}
+
+static kvc_status fail(const char *what, uint32_t extent, int error)
+{
+    log_warn("device", "%s extent=%u error=%s", what, extent, strerror(-error));
+    return status_of(error);
+}
+
+static void *map(const char *site, void *at, uint64_t bytes, int prot, int flags, int fd)
+{
+    if (fault_fires(site)) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return mmap(at, bytes, prot, flags, fd, 0);
+}
+
+static struct host_extent *extent_of(const struct device_slab *slab, uint32_t extent)
+{
+    struct host_slab *host = slab->state;
+
+    assert(extent < slab->n_extents);
+    return &host->extents[extent];
+}
+
+static uint8_t *extent_base(const struct device_slab *slab, uint32_t extent)
+{
+    return slab->base + extent * slab->extent_bytes;
+}
+
+static kvc_status host_slab_create(uint64_t extent_bytes, uint32_t n_extents,
+                                   struct device_slab *slab)
+{
+    struct host_slab *host;
+    void *base = NULL;
+    kvc_status status = KVC_E_NO_MEMORY;
+
+    assert(extent_bytes % (uint64_t)sysconf(_SC_PAGESIZE) == 0);
+    host = mem_zalloc(sizeof(*host));
+    if (!host)
+        return KVC_E_NO_MEMORY;
+    if (n_extents > 0) {
+        host->extents = mem_array(n_extents, sizeof(*host->extents));
+        if (!host->extents)
+            goto free_host;
+        base = map("device.reserve", NULL, extent_bytes * n_extents, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+        if (base == MAP_FAILED) {
+            status = fail("no address space for the slab", 0, -errno);
+            goto free_extents;
+        }
+    }
+    for (uint32_t i = 0; i < n_extents; i++)
+        host->extents[i].fd = -1;
+    *slab = (struct device_slab){.ops = &device_host,
+                                 .base = base,
+                                 .extent_bytes = extent_bytes,
+                                 .n_extents = n_extents,
+                                 .state = host};
+    return KVC_OK;
+
+free_extents:
+    mem_free(host->extents);
+free_host:
+    mem_free(host);
+    return status;
+}
+
+static void host_slab_destroy(struct device_slab *slab)
+{
+    struct host_slab *host = slab->state;
+
+    if (!host)
+        return;
+    if (slab->base)
+        fd_unmap(slab->base, slab->extent_bytes * slab->n_extents);
+    for (uint32_t i = 0; i < slab->n_extents; i++)
+        fd_close(host->extents[i].fd);
+    mem_free(host->extents);
+    mem_free(host);
+    *slab = (struct device_slab){0};
+}
+
+/* A memfd of this size, that nobody can resize, execute or, as another uid, open again. */
+static int make_memfd(uint64_t bytes)
+{
+    int fd = fd_memfd("kvcached-slab", MFD_NOEXEC_SEAL), error;
+
+    if (fd == -EINVAL) /* a kernel that does not know the flag */
+        fd = fd_memfd("kvcached-slab", 0);
+    if (fd < 0)
+        return fd;
+    error = fd_truncate(fd, bytes);
+    if (!error)
+        error = fd_seal(fd, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    if (error) {
+        fd_close(fd);
+        return error;
+    }
+    return fd;
+}
+
+static kvc_status host_extent_create(struct device_slab *slab, uint32_t extent)
+{
+    struct host_extent *e = extent_of(slab, extent);
+    uint8_t *base = extent_base(slab, extent);
+    int fd;
+
+    assert(e->fd < 0);
+    fd = make_memfd(slab->extent_bytes);
+    if (fd < 0)
+        return fail("no memory file", extent, fd);
+    if (map("device.map", base, slab->extent_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+            fd) == MAP_FAILED) {
+        int error = -errno;
+
+        fd_close(fd);
+        return fail("cannot map", extent, error);
+    }
+    /* Users' data, and larger than a core dump should be. */
+    madvise(base, slab->extent_bytes, MADV_DONTDUMP);
+    e->fd = fd;
+    return KVC_OK;
+}
+
+static kvc_status host_extent_export(struct device_slab *slab, uint32_t extent, bool readonly,
+                                     int *fd)
+{
+    struct host_extent *e = extent_of(slab, extent);
+    int copy;
+
+    assert(e->fd >= 0);
+    copy = readonly ? fd_reopen_readonly(e->fd) : fd_dup(e->fd);
+    if (copy < 0)
+        return fail("cannot export", extent, copy);
+    *fd = copy;
+    return KVC_OK;
+}
+
+/*
+ * What Linux before 5.14 leaves: fallocate, which can say no, and a write to each page that changes
+ * nothing, also while somebody else writes there.
+ */
+static int make_pages_by_touching(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                  uint64_t bytes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    _Atomic uint8_t *base = (_Atomic uint8_t *)extent_base(slab, extent);
+
+    while (fallocate(extent_of(slab, extent)->fd, 0, (off_t)offset, (off_t)bytes) < 0)
+        if (errno != EINTR)
+            return -errno;
+    for (uint64_t at = offset; at < offset + bytes; at = (at / page + 1) * page)
+        atomic_fetch_or(base + at, 0);
+    return 0;
+}
+
+/* "device.old_kernel" stands for a kernel without MADV_POPULATE_WRITE. */
+static int make_pages(struct device_slab *slab, uint32_t extent, uint64_t offset, uint64_t bytes)
+{
+    uint64_t first = offset - offset % (uint64_t)sysconf(_SC_PAGESIZE);
+    uint8_t *base = extent_base(slab, extent);
+
+    if (fault_fires("device.populate"))
+        return -ENOMEM;
+    if (fault_fires("device.old_kernel"))
+        return make_pages_by_touching(slab, extent, offset, bytes);
+    while (madvise(base + first, offset + bytes - first, MADV_POPULATE_WRITE) < 0) {
+        if (errno == EINVAL)
+            return make_pages_by_touching(slab, extent, offset, bytes);
+        if (errno != EINTR && errno != EAGAIN)
+            return -errno;
+    }
+    return 0;
+}
+
+static kvc_status host_extent_populate(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                       uint64_t bytes)
+{
+    struct host_extent *e = extent_of(slab, extent);
+    uint64_t start = offset;
+    int error;
+
+    assert(offset <= slab->extent_bytes && bytes <= slab->extent_bytes - offset);
+    if (bytes == 0)
+        return KVC_OK;
+    error = make_pages(slab, extent, offset, bytes);
+    if (error)
+        return fail("no memory to populate", extent, error);
+    /* Only the run from the start counts; a piece out of order is asked for again by copy. */
+    atomic_compare_exchange_strong(&e->populated, &start, offset + bytes);
+    return KVC_OK;
+}
+
+static kvc_status host_extent_zero(struct device_slab *slab, uint32_t extent)
+{
+    kvc_status status = host_extent_populate(slab, extent, 0, slab->extent_bytes);
+
+    if (status == KVC_OK)
+        memset(extent_base(slab, extent), 0, slab->extent_bytes);
+    return status;
+}
+
+/* Makes sure that the bytes can be touched; they may span extents. */
+static kvc_status ensure_pages(struct device_slab *slab, uint64_t offset, uint64_t bytes)
+{
+    while (bytes > 0) {
+        uint32_t extent = (uint32_t)(offset / slab->extent_bytes);
+        uint64_t at = offset % slab->extent_bytes;
+        uint64_t n = slab->extent_bytes - at < bytes ? slab->extent_bytes - at : bytes;
+
+        if (extent_of(slab, extent)->fd < 0)
+            return KVC_E_NO_MEMORY;
+        if (at + n > atomic_load(&extent_of(slab, extent)->populated)) {
+            int error = make_pages(slab, extent, at, n);
+
+            if (error)
+                return fail("no memory to copy", extent, error);
+        }
+        offset += n;
+        bytes -= n;
+    }
+    return KVC_OK;
+}
+
+static bool in_slab(const struct device_slab *slab, uint64_t offset, uint64_t bytes)
+{
+    uint64_t size = slab->extent_bytes * slab->n_extents;
+
+    return offset <= size && bytes <= size - offset;
+}
+
+static kvc_status host_copy(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
+                            uint64_t from_offset, uint64_t bytes)
+{
+    kvc_status status;
+
+    if (!in_slab(to, to_offset, bytes) || !in_slab(from, from_offset, bytes))
+        return KVC_E_INVALID;
+    status = ensure_pages(from, from_offset, bytes);
+    if (status == KVC_OK)
+        status = ensure_pages(to, to_offset, bytes);
+    if (status == KVC_OK && bytes > 0)
+        memmove(to->base + to_offset, from->base + from_offset, bytes);
+    return status;
+}
+
+const struct device_ops device_host = {
+    .name = "host",
+    .memory = DEVICE_MEMORY_MEMFD,
+    .slab_create = host_slab_create,
+    .slab_destroy = host_slab_destroy,
+    .extent_create = host_extent_create,
+    .extent_export = host_extent_export,
+    .extent_populate = host_extent_populate,
+    .extent_zero = host_extent_zero,
+    .copy = host_copy,
+};
