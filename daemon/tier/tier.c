@@ -1,0 +1,105 @@
+#include "daemon/tier/tier.h"
+
+#include <assert.h>
+
+#include "daemon/base/mem.h"
+
+struct tier {
+    enum tier_kind kind;
+    struct device_slab slab;
+    uint64_t populated;
+};
+
+kvc_status tier_create(enum tier_kind kind, const struct device_ops *ops, uint64_t extent_bytes,
+                       uint32_t n_extents, struct tier **ret)
+{
+    struct tier *tier = mem_zalloc(sizeof(*tier));
+    kvc_status status;
+
+    if (!tier)
+        return KVC_E_NO_MEMORY;
+    tier->kind = kind;
+    status = ops->slab_create(extent_bytes, n_extents, &tier->slab);
+    if (status != KVC_OK)
+        goto free_tier;
+    for (uint32_t i = 0; i < n_extents; i++) {
+        status = ops->extent_create(&tier->slab, i);
+        if (status != KVC_OK)
+            goto destroy_slab;
+    }
+    *ret = tier;
+    return KVC_OK;
+
+destroy_slab:
+    ops->slab_destroy(&tier->slab);
+free_tier:
+    mem_free(tier);
+    return status;
+}
+
+void tier_destroy(struct tier *tier)
+{
+    if (!tier)
+        return;
+    tier->slab.ops->slab_destroy(&tier->slab);
+    mem_free(tier);
+}
+
+enum tier_kind tier_kind(const struct tier *tier)
+{
+    return tier->kind;
+}
+
+const char *tier_name(enum tier_kind kind)
+{
+    return kind == TIER_GPU ? "gpu" : "host";
+}
+
+enum device_memory tier_memory(const struct tier *tier)
+{
+    return tier->slab.ops->memory;
+}
+
+uint64_t tier_bytes(const struct tier *tier)
+{
+    return tier->slab.extent_bytes * tier->slab.n_extents;
+}
+
+uint64_t tier_extent_bytes(const struct tier *tier)
+{
+    return tier->slab.extent_bytes;
+}
+
+uint32_t tier_extents(const struct tier *tier)
+{
+    return tier->slab.n_extents;
+}
+
+struct device_slab *tier_slab(struct tier *tier)
+{
+    return &tier->slab;
+}
+
+kvc_status tier_export(struct tier *tier, uint32_t extent, bool readonly, int *fd)
+{
+    if (extent >= tier->slab.n_extents)
+        return KVC_E_INVALID;
+    return tier->slab.ops->extent_export(&tier->slab, extent, readonly, fd);
+}
+
+uint8_t *tier_address(const struct tier *tier, uint64_t offset)
+{
+    assert(offset < tier_bytes(tier));
+    return tier->slab.base + offset;
+}
+
+uint64_t tier_populated(const struct tier *tier)
+{
+    return tier->populated;
+}
+
+void tier_set_populated(struct tier *tier, uint64_t bytes)
+{
+    assert(bytes <= tier_bytes(tier));
+    tier->populated = bytes;
+}
