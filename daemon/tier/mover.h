@@ -1,0 +1,38 @@
+/*
+ * The mover: copies between tiers on libuv's pool, for the store. A move is cut into pieces of at
+ * most TIER_PIECE_BYTES, of which only a few are in flight at once, so that threads of the pool
+ * stay free for others. Moves start in the order they were asked for.
+ *
+ * Fault sites: "mover.copy" fails a piece half way; "mover.late" holds a piece back for a
+ * millisecond each time that it fires, so armed for ever it holds all copies until it is off.
+ */
+#ifndef KVC_TIER_MOVER_H
+#define KVC_TIER_MOVER_H
+
+#include <uv.h>
+
+#include "daemon/tier/tier.h"
+
+#define MOVER_PIECES 2u /* in flight: half of libuv's usual four threads */
+
+struct mover;
+
+/* What move.h asks for; its `mover` is a struct mover. */
+extern const struct mover_ops mover_ops;
+
+/* The tiers (either may be NULL) stay until mover_destroy(). */
+kvc_status mover_create(uv_loop_t *loop, struct tier *const tiers[TIER_COUNT],
+                        struct mover **mover);
+
+/*
+ * From now on copies are refused with KVC_E_STOPPING; what is queued is cancelled and what is in
+ * flight ends. Every callback still comes, on the loop, with KVC_E_CANCELLED or what became of it.
+ */
+void mover_stop(struct mover *mover);
+
+uint32_t mover_count(const struct mover *mover); /* moves whose callback is owed */
+
+/* When mover_count() is 0, which it is not inside a callback. NULL is fine. */
+void mover_destroy(struct mover *mover);
+
+#endif
