@@ -311,7 +311,7 @@ static uint32_t fill(int sock, uint32_t body_len)
     return sent;
 }
 
-// The longest packet needs two thirds of a send buffer as the kernel comes with.
+// With a send buffer as the kernel comes with, which holds four of the longest packets.
 START_TEST(test_full_queue)
 {
     static const uint32_t bodies[] = {0, 1000, 16384, KVC_WIRE_BODY_MAX};
