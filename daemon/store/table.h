@@ -10,7 +10,12 @@
  *
  * Order of stores: a slot's state is one aligned 32-bit store. All other fields are written while
  * the state says FREE, FILLING or MOVING, and published by the store of the state (release), so a
- * record read after a crash at any instruction is right or visibly unfinished.
+ * record read after a crash at any instruction is right or visibly unfinished. A later daemon finds
+ * the stores of one that was killed in program order, which the compiler must keep; nothing here
+ * has to survive a loss of power.
+ *
+ * `check` words: the table may be read by a daemon that did not write it, so what would give the
+ * wrong bytes if it changed is covered by a hash (a layout's is its fingerprint).
  */
 #ifndef KVC_STORE_TABLE_H
 #define KVC_STORE_TABLE_H
@@ -53,6 +58,7 @@ struct table_tier {
     uint32_t reserved;
 };
 
+/* next_*: what the next call of table_next_* gives; they start at 1, so 0 is never a name. */
 struct table_header {
     char magic[8];
     uint32_t version;
@@ -78,7 +84,8 @@ struct table_tenant {
     uint32_t used;
     uint32_t uid; /* UINT32_MAX for a named tenant */
     char name[KVC_NAME_MAX + 1];
-    uint64_t reserved[7];
+    uint64_t check; /* of uid and name */
+    uint64_t reserved[6];
 };
 
 struct table_namespace {
@@ -88,7 +95,8 @@ struct table_namespace {
     uint32_t reserved0;
     uint8_t digest[KVC_NAMESPACE_BYTES];
     char name[KVC_NAME_MAX + 1];
-    uint64_t reserved[2];
+    uint64_t check; /* of tenant, digest and name */
+    uint64_t reserved;
 };
 
 struct table_layout {
@@ -104,6 +112,7 @@ struct table_layout {
     uint8_t dtypes[KVC_SLICES_MAX];
 };
 
+/* Record 0 is never used, so that a part's index is its number in the protocol. */
 struct table_part {
     uint32_t used;
     uint32_t tenant;
@@ -112,7 +121,8 @@ struct table_part {
     uint32_t rule; /* Rule of kvcache.proto */
     uint32_t window;
     uint8_t family[16];
-    uint64_t reserved[3];
+    uint64_t check; /* of all the above */
+    uint64_t reserved[2];
 };
 
 struct table_session {
@@ -126,7 +136,8 @@ struct table_session {
     uint32_t ended;            /* its connection is gone; the page is kept until all words arrived */
     uint32_t n_devices;
     uint8_t devices[8][KVC_UUID_BYTES];
-    uint64_t reserved[6];
+    uint64_t check; /* of all the above but `ended` */
+    uint64_t reserved[5];
 };
 
 enum extent_state {
@@ -136,6 +147,12 @@ enum extent_state {
     EXTENT_LOST = 3,  /* its memory failed: never used again */
 };
 
+/*
+ * Stores of a change are ordered so that it counts only with the last one: an extent gets its
+ * tenant before it is OWNED; slot_bytes changes only while every slot of the extent is FREE; the
+ * tails of a large block are TAIL before the head has its span and then its slot_bytes, and lose
+ * that in the opposite order. A tail that its head does not cover is an unfinished change.
+ */
 struct table_extent {
     uint32_t state;
     uint32_t tenant;
@@ -150,6 +167,7 @@ struct table_extent {
  * FREE -> MOVING (a copy by the daemon) -> READY or FREE
  * FILLING, READY -> QUARANTINE (somebody may still write or read) -> FREE
  * READY -> DOOMED (no longer a block, open loads still read it) -> FREE, QUARANTINE
+ * FILLING -> FREE (nobody was ever told of it, or the proof came with the failure)
  */
 enum slot_state {
     SLOT_FREE = 0,
@@ -167,24 +185,29 @@ struct table_slot {
     uint64_t checksum;
     uint64_t last_use; /* clock_us of the last touch; no two touches have the same */
     uint64_t session;  /* who fills it, or for whom it is in quarantine */
-    uint32_t part;
+    uint16_t part;  /* TABLE_PARTS fits */
+    uint16_t check; /* READY, DOOMED: of key, checksum, part, epoch, generation and flags */
     uint32_t epoch; /* of its namespace when it was filled */
     uint32_t generation;
     uint32_t state;
     uint16_t loads; /* open loads */
     uint8_t flags;
     uint8_t reserved0;
-    uint32_t hit_ms; /* host tier: when it was last hit while only there, 0: it was not */
+    union {
+        uint32_t hit_ms;    /* host tier: when it was last hit while only there, 0: it was not */
+        uint32_t next_free; /* FREE: of slots.c while it runs; means nothing to a later daemon */
+    };
 };
 
 struct table; /* a mapped table */
 
-/* Bytes a tier's budget is rounded down to, and its extents. Zero budget: no extents. */
+/* Bytes a tier's budget is rounded down to, and its extents. A budget below one: no extents. */
 void table_tier_geometry(uint64_t budget, struct table_tier *tier);
 
 /*
  * Makes a new table for two tiers (sealed memfd, mapped sparse). boot_epoch is the caller's.
- * KVC_E_SYSTEM, KVC_E_NO_FDS or KVC_E_NO_MEMORY.
+ * KVC_E_SYSTEM, KVC_E_NO_FDS, KVC_E_NO_MEMORY, or KVC_E_LIMIT for budgets of more slots than 32
+ * bits can number.
  */
 kvc_status table_create(const uint64_t budget[TIER_COUNT], uint64_t boot_epoch,
                         struct table **table);
@@ -192,7 +215,9 @@ kvc_status table_create(const uint64_t budget[TIER_COUNT], uint64_t boot_epoch,
 /*
  * Maps an existing table (fd stays the caller's) after checking every offset, size, index and
  * state in it against the sizes it should have. KVC_E_INVALID and a reason when it cannot be
- * trusted: the caller then starts cold.
+ * trusted: the caller then starts cold, and the table is as it was. Else unfinished changes of
+ * extents are undone and boot_epoch becomes the larger of the caller's and the old one + 1; slots,
+ * sessions and `clean` are left for the caller to judge.
  */
 kvc_status table_attach(int fd, const uint64_t budget[TIER_COUNT], uint64_t boot_epoch,
                         struct table **table, const char **why);
@@ -209,10 +234,21 @@ struct table_session *table_session(const struct table *table, uint32_t index);
 struct table_extent *table_extent(const struct table *table, enum tier_kind tier, uint32_t index);
 struct table_slot *table_slot(const struct table *table, enum tier_kind tier, uint32_t number);
 
-/* The only writer of a slot's state; asserts the legal moves above. */
+/*
+ * The only writer of a slot's state; asserts the legal moves above. READY writes `check`: what that
+ * covers does not change until the slot is FREE again.
+ */
 void table_slot_set_state(struct table_slot *slot, enum slot_state state);
 
-/* Find or add; *index set only on success, KVC_E_NO_ROOM when the section is full. */
+/* What `check` of a READY slot must be. */
+uint16_t table_slot_check(const struct table_slot *slot);
+
+/*
+ * Find or add; *index set only on success, KVC_E_NO_ROOM when the section is full, KVC_E_INVALID
+ * for a name that does not fit (namespaces may have none: NULL). A part is the same if all but its
+ * family is; it keeps the first one. Sessions are always added, never found. `used` and `check` of
+ * the records passed in are ignored.
+ */
 kvc_status table_add_tenant(struct table *table, const char *name, uint32_t uid, uint32_t *index);
 kvc_status table_add_namespace(struct table *table, uint32_t tenant,
                                const uint8_t digest[KVC_NAMESPACE_BYTES], const char *name,

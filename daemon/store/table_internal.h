@@ -1,0 +1,34 @@
+/* What the files of the table share; nobody else includes it. */
+#ifndef KVC_STORE_TABLE_INTERNAL_H
+#define KVC_STORE_TABLE_INTERNAL_H
+
+#include "daemon/store/table.h"
+
+struct table {
+    int fd;
+    struct table_header *header; /* the start of the mapping */
+    struct table_tenant *tenants;
+    struct table_namespace *namespaces;
+    struct table_layout *layouts;
+    struct table_part *parts;
+    struct table_session *sessions;
+    struct table_extent *extents;
+    struct table_slot *slots;
+    uint64_t first_slot[TIER_COUNT]; /* of a tier, in the section of slots */
+};
+
+uint64_t table_check_tenant(const struct table_tenant *tenant);
+uint64_t table_check_namespace(const struct table_namespace *ns);
+uint64_t table_check_part(const struct table_part *part);
+uint64_t table_check_session(const struct table_session *session);
+
+/*
+ * Whether everything behind the header can be trusted: NULL, or the reason why not. Reads only, and
+ * only pages that exist: reading a hole of a memfd would fill it.
+ */
+const char *table_validate(const struct table *table);
+
+/* Undoes changes of extents that a crash cut short. The table is valid. */
+void table_repair(struct table *table);
+
+#endif
