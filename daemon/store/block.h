@@ -41,27 +41,40 @@ struct blocks; /* the pool of blocks and the hash index over (part, key) */
 kvc_status blocks_create(struct table *table, struct blocks **blocks);
 void blocks_destroy(struct blocks *blocks);
 
-/* Valid until the next blocks_add. */
+/* Valid until blocks_drop. */
 struct block *blocks_get(const struct blocks *blocks, uint32_t id);
+/* The record of the block's slot in a tier where it has one. */
+struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id, enum tier_kind tier);
+
+/*
+ * Part and key of a block are read from the record of its slot in the GPU tier, or if it has none
+ * there, in the host tier: they must be written before block->slot names the slot, and the record
+ * kept until the block has another slot or is unlinked.
+ */
 
 uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *key);
 
 /*
  * Finds n keys at once (prefetching), stops at the first that stop(arg, id) says ends the run
- * (BLOCK_NONE for an absent key); writes the ids found before it. Returns how many.
+ * (BLOCK_NONE for an absent key; stop NULL: the first absent one); writes the ids found before it.
+ * Returns how many.
  */
 uint32_t blocks_find_run(const struct blocks *blocks, uint32_t part, const uint8_t *keys,
                          uint32_t n, bool (*stop)(void *arg, uint32_t id), void *arg,
                          uint32_t *ids);
 
 /*
- * Adds a block for a slot whose record holds part and key already. KVC_E_NO_MEMORY leaves all as
- * it was. Growing is amortised and never moves more than a bounded share at once (incremental).
+ * Adds a block for a slot whose record holds part and key already; there is none for them yet. It
+ * is FILLING, in no order, with all else zero. KVC_E_NO_MEMORY leaves all as it was. Growing is
+ * amortised and never moves more than a bounded share at once (incremental).
  */
 kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
                       uint32_t *id);
 
-/* Takes the block out of the index (no lookup finds it) but keeps it; then drops it. */
+/*
+ * Takes the block out of the index (no lookup finds it) but keeps it, DOOMED; then drops it, which
+ * needs no slot any more.
+ */
 void blocks_unlink(struct blocks *blocks, uint32_t id);
 void blocks_drop(struct blocks *blocks, uint32_t id);
 

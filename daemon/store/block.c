@@ -1,0 +1,329 @@
+#include "daemon/store/block.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* Inlined for keys of a known length: half the time of a call. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/store/index.h"
+#include "daemon/store/slots.h"
+
+/*
+ * The pool gets its memory a segment at a time and never moves a block. Keys come from tenants: the
+ * seed, new at each start and told to nobody, keeps them from being chosen to collide.
+ */
+#define POOL_SEGMENT 1024u /* blocks */
+
+/* Keys looked up side by side: enough for the misses of one stage to overlap. */
+#define FIND_BATCH 32u
+
+struct blocks {
+    struct table *table;
+    struct index index;
+    uint64_t seed;
+    struct block **pool; /* segments of POOL_SEGMENT blocks */
+    uint32_t pool_segments, pool_room;
+    uint32_t limit; /* ids below it were used at least once */
+    uint32_t free;  /* unused ids, linked through `save` */
+};
+
+/* Pinned: a block is most of what the daemon's own memory holds. */
+static_assert(sizeof(struct block) == 44, "metadata of a slot");
+
+static uint32_t tag_of(const struct blocks *blocks, uint32_t part, const uint8_t *key)
+{
+    uint64_t seed = blocks->seed + part * 0x9e3779b97f4a7c15ull;
+
+    return (uint32_t)(XXH3_64bits_withSeed(key, KVC_KEY_BYTES, seed) >> 32);
+}
+
+struct block *blocks_get(const struct blocks *blocks, uint32_t id)
+{
+    assert(id < blocks->limit);
+    return &blocks->pool[id / POOL_SEGMENT][id % POOL_SEGMENT];
+}
+
+struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id, enum tier_kind tier)
+{
+    return table_slot(blocks->table, tier, blocks_get(blocks, id)->slot[tier]);
+}
+
+/* The record that the key is read from. */
+static struct table_slot *key_record(const struct blocks *blocks, const struct block *block)
+{
+    enum tier_kind tier = block->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
+
+    return table_slot(blocks->table, tier, block->slot[tier]);
+}
+
+static bool is_block_of(const struct blocks *blocks, const struct block *block, uint32_t part,
+                        const uint8_t *key)
+{
+    return block->part == part && memcmp(key_record(blocks, block)->key, key, KVC_KEY_BYTES) == 0;
+}
+
+static uint32_t find_tagged(const struct blocks *blocks, uint32_t tag, uint32_t part,
+                            const uint8_t *key)
+{
+    const uint64_t *cell = index_seek(index_segment(&blocks->index, tag), tag);
+
+    for (; index_cell_has(*cell, tag); cell++) {
+        uint32_t id = (uint32_t)*cell;
+
+        if (is_block_of(blocks, blocks_get(blocks, id), part, key))
+            return id;
+    }
+    return BLOCK_NONE;
+}
+
+uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *key)
+{
+    return find_tagged(blocks, tag_of(blocks, part, key), part, key);
+}
+
+/*
+ * A lookup is a chain of dependent reads: directory, segment, cell, block, record. The keys of a
+ * batch walk it in step, each stage asking for the memory of the next, so that the waits overlap.
+ */
+static void find_batch(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n,
+                       uint32_t ids[FIND_BATCH])
+{
+    const struct index_segment *segments[FIND_BATCH];
+    const struct block *found[FIND_BATCH];
+    uint32_t tags[FIND_BATCH];
+
+    for (uint32_t i = 0; i < n; i++) {
+        tags[i] = tag_of(blocks, part, keys + i * KVC_KEY_BYTES);
+        segments[i] = index_segment(&blocks->index, tags[i]);
+        __builtin_prefetch(segments[i]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        __builtin_prefetch(&segments[i]->cell[index_home(segments[i], tags[i])]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t cell = *index_seek(segments[i], tags[i]);
+
+        found[i] = NULL;
+        ids[i] = BLOCK_NONE;
+        if (!index_cell_has(cell, tags[i]))
+            continue;
+        ids[i] = (uint32_t)cell;
+        found[i] = blocks_get(blocks, ids[i]);
+        __builtin_prefetch(found[i]);
+        __builtin_prefetch((const char *)(found[i] + 1) - 1);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (found[i])
+            __builtin_prefetch(key_record(blocks, found[i]));
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *key = keys + i * KVC_KEY_BYTES;
+
+        /* The first block of this tag is nearly always the only one. */
+        if (found[i] && !is_block_of(blocks, found[i], part, key))
+            ids[i] = find_tagged(blocks, tags[i], part, key);
+    }
+}
+
+uint32_t blocks_find_run(const struct blocks *blocks, uint32_t part, const uint8_t *keys,
+                         uint32_t n, bool (*stop)(void *arg, uint32_t id), void *arg, uint32_t *ids)
+{
+    uint32_t batch[FIND_BATCH];
+
+    for (uint32_t done = 0; done < n;) {
+        uint32_t count = n - done < FIND_BATCH ? n - done : FIND_BATCH;
+
+        find_batch(blocks, part, keys + (size_t)done * KVC_KEY_BYTES, count, batch);
+        for (uint32_t i = 0; i < count; i++) {
+            if (stop ? stop(arg, batch[i]) : batch[i] == BLOCK_NONE)
+                return done + i;
+            ids[done + i] = batch[i];
+        }
+        done += count;
+    }
+    return n;
+}
+
+/* One more segment of the pool. The array that names them doubles: a pointer for 1024 blocks. */
+static kvc_status grow_pool(struct blocks *blocks)
+{
+    struct block *segment;
+
+    if (blocks->pool_segments == blocks->pool_room) {
+        uint32_t room = blocks->pool_room ? blocks->pool_room * 2 : 4;
+        struct block **pool = mem_realloc(blocks->pool, room * sizeof(*pool));
+
+        if (!pool)
+            return KVC_E_NO_MEMORY;
+        blocks->pool = pool;
+        blocks->pool_room = room;
+    }
+    segment = mem_array(POOL_SEGMENT, sizeof(*segment));
+    if (!segment)
+        return KVC_E_NO_MEMORY;
+    blocks->pool[blocks->pool_segments++] = segment;
+    return KVC_OK;
+}
+
+kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
+                      uint32_t *id)
+{
+    const struct table_slot *record = table_slot(blocks->table, tier, slot);
+    bool fresh = blocks->free == BLOCK_NONE;
+    uint32_t new = fresh ? blocks->limit : blocks->free;
+    struct block *block;
+    kvc_status status;
+
+    assert(record->part == part);
+#ifdef KVC_DEBUG
+    assert(blocks_find(blocks, part, record->key) == BLOCK_NONE);
+#endif
+    if (fresh && blocks->limit == blocks->pool_segments * POOL_SEGMENT) {
+        status = grow_pool(blocks);
+        if (status)
+            return status;
+    }
+    status = index_insert(&blocks->index, tag_of(blocks, part, record->key), new);
+    if (status)
+        return status;
+    if (fresh)
+        blocks->limit++;
+    block = blocks_get(blocks, new);
+    if (!fresh)
+        blocks->free = block->save;
+    *block = (struct block){
+        .part = part,
+        .slot = {SLOT_NONE, SLOT_NONE},
+        .link = {{BLOCK_NONE, BLOCK_NONE}, {BLOCK_NONE, BLOCK_NONE}},
+        .state = BLOCK_FILLING,
+    };
+    block->slot[tier] = slot;
+    *id = new;
+    return KVC_OK;
+}
+
+void blocks_unlink(struct blocks *blocks, uint32_t id)
+{
+    struct block *block = blocks_get(blocks, id);
+
+    index_remove(&blocks->index, tag_of(blocks, block->part, key_record(blocks, block)->key), id);
+    block->state = BLOCK_DOOMED;
+}
+
+void blocks_drop(struct blocks *blocks, uint32_t id)
+{
+    struct block *block = blocks_get(blocks, id);
+
+    assert(block->state == BLOCK_DOOMED);
+    block->state = BLOCK_UNUSED;
+    block->save = blocks->free;
+    blocks->free = id;
+}
+
+uint32_t blocks_limit(const struct blocks *blocks)
+{
+    return blocks->limit;
+}
+
+uint64_t blocks_count(const struct blocks *blocks)
+{
+    return blocks->index.count;
+}
+
+uint64_t blocks_bytes(const struct blocks *blocks)
+{
+    return sizeof(*blocks) + blocks->index.bytes + blocks->pool_room * sizeof(*blocks->pool) +
+           (uint64_t)blocks->pool_segments * POOL_SEGMENT * sizeof(struct block);
+}
+
+kvc_status blocks_create(struct table *table, struct blocks **blocks)
+{
+    struct blocks *made = mem_zalloc(sizeof(*made));
+    kvc_status status = KVC_E_NO_MEMORY;
+
+    if (!made)
+        return KVC_E_NO_MEMORY;
+    made->table = table;
+    made->free = BLOCK_NONE;
+    if (getrandom(&made->seed, sizeof(made->seed), 0) != sizeof(made->seed)) {
+        log_error("block", "no random numbers: %m");
+        status = KVC_E_SYSTEM;
+        goto free_blocks;
+    }
+    status = index_init(&made->index);
+    if (status)
+        goto free_blocks;
+    *blocks = made;
+    return KVC_OK;
+
+free_blocks:
+    mem_free(made);
+    return status;
+}
+
+void blocks_destroy(struct blocks *blocks)
+{
+    if (!blocks)
+        return;
+    index_fini(&blocks->index);
+    for (uint32_t i = 0; i < blocks->pool_segments; i++)
+        mem_free(blocks->pool[i]);
+    mem_free(blocks->pool);
+    mem_free(blocks);
+}
+
+/* A block that lookups find, as the index and its slots' records have it. */
+static const char *check_block(const struct blocks *blocks, uint32_t id)
+{
+    const struct block *block = blocks_get(blocks, id);
+    const uint8_t *key;
+
+    if (block->slot[TIER_GPU] == SLOT_NONE && block->slot[TIER_HOST] == SLOT_NONE)
+        return "a block has no slot";
+    key = key_record(blocks, block)->key;
+    for (int tier = 0; tier < TIER_COUNT; tier++) {
+        const struct table_slot *record;
+
+        if (block->slot[tier] == SLOT_NONE)
+            continue;
+        record = blocks_record(blocks, id, tier);
+        if (record->part != block->part || memcmp(record->key, key, KVC_KEY_BYTES) != 0)
+            return "a block's slot holds another key";
+        if (record->state == SLOT_FREE)
+            return "a block's slot is free";
+    }
+    return blocks_find(blocks, block->part, key) == id ? NULL : "a block is not found by its key";
+}
+
+const char *blocks_check(const struct blocks *blocks)
+{
+    const char *why = index_check(&blocks->index);
+    uint64_t linked = 0, unused = 0, listed = 0;
+
+    for (uint32_t id = 0; !why && id < blocks->limit; id++) {
+        switch (blocks_get(blocks, id)->state) {
+        case BLOCK_UNUSED:
+            unused++;
+            break;
+        case BLOCK_DOOMED:
+            break;
+        default:
+            linked++;
+            why = check_block(blocks, id);
+        }
+    }
+    if (why)
+        return why;
+    for (uint32_t id = blocks->free; id != BLOCK_NONE && listed <= unused; listed++) {
+        if (id >= blocks->limit || blocks_get(blocks, id)->state != BLOCK_UNUSED)
+            return "a block in use is in the list of unused ones";
+        id = blocks_get(blocks, id)->save;
+    }
+    if (listed != unused)
+        return "an unused block is not in their list";
+    return linked == blocks->index.count ? NULL : "the index does not hold every block";
+}
