@@ -11,6 +11,7 @@
 #include "daemon/base/fd.h"
 #include "proto/wire.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/proc.h"
 #include "tests/lib/raw.h"
 
 static uint8_t buf[KVC_WIRE_PACKET_MAX];
@@ -340,6 +341,46 @@ START_TEST(test_full_queue)
 }
 END_TEST
 
+// The kernel bounds the descriptors of a user that wait in sockets: that passes, and harms nothing.
+static int too_many_in_flight(const int ends[2])
+{
+    const struct rlimit few = {20, 20};
+    struct wire_packet packet;
+    enum wire_result result;
+    const char *why;
+    uint32_t sent = 0;
+
+    if ((geteuid() == 0 && setuid(65534) != 0) || setrlimit(RLIMIT_NOFILE, &few) != 0)
+        return 2;
+    do {
+        packet = ping(sent++, 8, 10);
+        result = wire_send(ends[0], &packet);
+    } while (result == WIRE_OK && sent < 1000);
+    if (result != WIRE_FAIL || errno != ETOOMANYREFS)
+        return 3;
+    while (wire_recv(ends[1], buf, &packet, &why) == WIRE_OK) {
+        if (packet.n_fds != 10)
+            return 4;
+        wire_close_fds(&packet);
+    }
+    packet = ping(1, 8, 10);
+    return wire_send(ends[0], &packet) == WIRE_OK ? 0 : 5;
+}
+
+START_TEST(test_too_many_descriptors_in_flight)
+{
+    int ends[2];
+
+    raw_pair(ends);
+    pid_t child = proc_fork();
+    if (child == 0)
+        _exit(too_many_in_flight(ends));
+    proc_wait_ok(child, 2000);
+    close(ends[0]);
+    close(ends[1]);
+}
+END_TEST
+
 START_TEST(test_close_fds_skips_taken_ones)
 {
     struct wire_packet packet = {.n_fds = 3, .fds = {dup(0), -1, dup(0)}};
@@ -387,4 +428,5 @@ CHECK_MAIN_LOOPS("proto/wire", CHECK_UNIT_S, {test_header_bytes, 0, 0},
                  {test_send_to_a_closed_end, 0, 0},
                  {test_last_packets_of_a_peer_that_did_not_read, 0, 0},
                  {test_last_packets_after_a_failed_send, 0, 0}, {test_full_queue, 0, 3},
+                 {test_too_many_descriptors_in_flight, 0, 0},
                  {test_close_fds_skips_taken_ones, 0, 0}, {test_type_names, 0, 0})
