@@ -61,11 +61,47 @@ struct slots {
     struct holder holders[TABLE_TENANTS];
 };
 
+static inline struct table_extent *slots_table_extent(const struct slots *slots, uint32_t index)
+{
+    return table_extent(slots->table, slots->tier, index);
+}
+
 static inline bool slots_is_empty(const struct slots *slots, uint32_t index, uint32_t tenant)
 {
-    const struct table_extent *extent = table_extent(slots->table, slots->tier, index);
+    const struct table_extent *extent = slots_table_extent(slots, index);
 
     return extent->state == EXTENT_OWNED && extent->tenant == tenant && !extent->slot_bytes;
 }
+
+/* A bit of a set of extents; no set is all of them. */
+static inline bool slots_bit(const uint64_t *bits, uint32_t index)
+{
+    return !bits || (bits[index / 64] >> index % 64 & 1);
+}
+
+/* Extents that a block of this size takes. */
+static inline uint32_t slots_span(const struct slots *slots, uint64_t slot_bytes)
+{
+    uint64_t span = (slot_bytes + slots->extent_bytes - 1) / slots->extent_bytes;
+
+    return span < UINT32_MAX ? (uint32_t)span : UINT32_MAX;
+}
+
+/* slots_extent.c: what an extent is used for. */
+
+void slots_list_push(struct slots *slots, struct extent_list *list, uint32_t index, bool front);
+void slots_list_take(struct slots *slots, struct extent_list *list, uint32_t index);
+
+uint32_t slots_find_class(const struct slots *slots, uint32_t tenant, uint64_t slot_bytes);
+
+/* Gives an empty extent, which is in no list now, its slot size; it joins its class's list. */
+void slots_set_size(struct slots *slots, uint32_t index, uint64_t slot_bytes);
+/* The opposite, for an extent whose last slot is free; it joins its tenant's empty ones. */
+void slots_clear_size(struct slots *slots, uint32_t index);
+
+/* A block larger than an extent. SLOT_NONE: there are not enough adjacent empty extents. */
+uint32_t slots_take_large(struct slots *slots, uint32_t tenant, uint64_t slot_bytes,
+                          const uint64_t *mapped);
+void slots_give_large(struct slots *slots, uint32_t head);
 
 #endif

@@ -174,6 +174,7 @@ kvc_status table_create(const uint64_t budget[TIER_COUNT], uint64_t boot_epoch,
     if (status)
         goto close_fd;
     *made->header = plan;
+    table_count_filled(made);
     *table = made;
     return KVC_OK;
 
@@ -252,8 +253,10 @@ kvc_status table_attach(int fd, const uint64_t budget[TIER_COUNT], uint64_t boot
         return status;
     }
     reason = validate_header(made->header, &plan);
-    if (!reason)
+    if (!reason) {
+        table_count_filled(made);
         reason = table_validate(made);
+    }
     if (reason) {
         table_destroy(made);
         *why = reason;

@@ -79,7 +79,10 @@ struct table_header {
     } sections[SECTION_COUNT];
 };
 
-/* Records of sections with a `used` word: 0 free, 1 in use; set last, cleared first. */
+/*
+ * Records of sections with a `used` word: 0 free, 1 in use; set last, cleared first. Tenants,
+ * namespaces, layouts and parts are never removed and fill their sections from the front.
+ */
 struct table_tenant {
     uint32_t used;
     uint32_t uid; /* UINT32_MAX for a named tenant */

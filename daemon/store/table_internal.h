@@ -15,6 +15,9 @@ struct table {
     struct table_extent *extents;
     struct table_slot *slots;
     uint64_t first_slot[TIER_COUNT]; /* of a tier, in the section of slots */
+    /* Records in use, which fill their section from the front: of tenants, namespaces, layouts and
+     * parts, none of which is ever removed. */
+    uint32_t filled[SECTION_PARTS + 1];
 };
 
 uint64_t table_check_tenant(const struct table_tenant *tenant);
@@ -22,10 +25,10 @@ uint64_t table_check_namespace(const struct table_namespace *ns);
 uint64_t table_check_part(const struct table_part *part);
 uint64_t table_check_session(const struct table_session *session);
 
-/*
- * Whether everything behind the header can be trusted: NULL, or the reason why not. Reads only, and
- * only pages that exist: reading a hole of a memfd would fill it.
- */
+/* Counts them anew, after attaching. */
+void table_count_filled(struct table *table);
+
+/* Whether everything behind the header can be trusted: NULL, or the reason why not. */
 const char *table_validate(const struct table *table);
 
 /* Undoes changes of extents that a crash cut short. The table is valid. */

@@ -84,22 +84,19 @@ static bool name_fits(const char *name)
 
 kvc_status table_add_tenant(struct table *table, const char *name, uint32_t uid, uint32_t *index)
 {
-    uint32_t at = TABLE_NONE;
+    uint32_t at = table->filled[SECTION_TENANTS];
     struct table_tenant *tenant;
 
     if (!name_fits(name) || !*name)
         return KVC_E_INVALID;
-    for (uint32_t i = 0; i < TABLE_TENANTS; i++) {
+    for (uint32_t i = 0; i < at; i++) {
         tenant = &table->tenants[i];
-        if (!tenant->used) {
-            if (at == TABLE_NONE)
-                at = i;
-        } else if (tenant->uid == uid && strcmp(tenant->name, name) == 0) {
+        if (tenant->uid == uid && strcmp(tenant->name, name) == 0) {
             *index = i;
             return KVC_OK;
         }
     }
-    if (at == TABLE_NONE)
+    if (at == TABLE_TENANTS)
         return KVC_E_NO_ROOM;
     tenant = &table->tenants[at];
     memset(tenant, 0, sizeof(*tenant));
@@ -107,7 +104,7 @@ kvc_status table_add_tenant(struct table *table, const char *name, uint32_t uid,
     strcpy(tenant->name, name);
     tenant->check = table_check_tenant(tenant);
     set_used(&tenant->used, 1);
-    *index = at;
+    *index = table->filled[SECTION_TENANTS]++;
     return KVC_OK;
 }
 
@@ -115,23 +112,20 @@ kvc_status table_add_namespace(struct table *table, uint32_t tenant,
                                const uint8_t digest[KVC_NAMESPACE_BYTES], const char *name,
                                uint32_t *index)
 {
-    uint32_t at = TABLE_NONE;
+    uint32_t at = table->filled[SECTION_NAMESPACES];
     struct table_namespace *ns;
 
     assert(table_tenant(table, tenant)->used);
     if (name && !name_fits(name))
         return KVC_E_INVALID;
-    for (uint32_t i = 0; i < TABLE_NAMESPACES; i++) {
+    for (uint32_t i = 0; i < at; i++) {
         ns = &table->namespaces[i];
-        if (!ns->used) {
-            if (at == TABLE_NONE)
-                at = i;
-        } else if (ns->tenant == tenant && memcmp(ns->digest, digest, sizeof(ns->digest)) == 0) {
+        if (ns->tenant == tenant && memcmp(ns->digest, digest, sizeof(ns->digest)) == 0) {
             *index = i;
             return KVC_OK;
         }
     }
-    if (at == TABLE_NONE)
+    if (at == TABLE_NAMESPACES)
         return KVC_E_NO_ROOM;
     ns = &table->namespaces[at];
     memset(ns, 0, sizeof(*ns));
@@ -142,7 +136,7 @@ kvc_status table_add_namespace(struct table *table, uint32_t tenant,
         strcpy(ns->name, name);
     ns->check = table_check_namespace(ns);
     set_used(&ns->used, 1);
-    *index = at;
+    *index = table->filled[SECTION_NAMESPACES]++;
     return KVC_OK;
 }
 
@@ -153,7 +147,7 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const ui
     uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
     struct pack_layout pack = {.slice_offsets = offsets};
     struct table_layout *layout;
-    uint32_t at = TABLE_NONE;
+    uint32_t at = table->filled[SECTION_LAYOUTS];
     kvc_status status;
 
     if (!block_tokens)
@@ -164,17 +158,14 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const ui
     if (status)
         return status;
     pack_layout_fingerprint(&pack, block_tokens, dtypes, fingerprint);
-    for (uint32_t i = 0; i < TABLE_LAYOUTS; i++) {
+    for (uint32_t i = 0; i < at; i++) {
         layout = &table->layouts[i];
-        if (!layout->used) {
-            if (at == TABLE_NONE)
-                at = i;
-        } else if (memcmp(layout->fingerprint, fingerprint, sizeof(fingerprint)) == 0) {
+        if (memcmp(layout->fingerprint, fingerprint, sizeof(fingerprint)) == 0) {
             *index = i;
             return KVC_OK;
         }
     }
-    if (at == TABLE_NONE)
+    if (at == TABLE_LAYOUTS)
         return KVC_E_NO_ROOM;
     layout = &table->layouts[at];
     memset(layout, 0, sizeof(*layout));
@@ -188,7 +179,7 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const ui
     if (dtypes)
         memcpy(layout->dtypes, dtypes, n_slices);
     set_used(&layout->used, 1);
-    *index = at;
+    *index = table->filled[SECTION_LAYOUTS]++;
     return KVC_OK;
 }
 
@@ -200,22 +191,19 @@ static bool same_part(const struct table_part *a, const struct table_part *b)
 
 kvc_status table_add_part(struct table *table, const struct table_part *part, uint32_t *index)
 {
-    uint32_t at = TABLE_NONE;
+    uint32_t at = table->filled[SECTION_PARTS];
     struct table_part *made;
 
     assert(table_namespace(table, part->namespace_)->used);
     assert(table_namespace(table, part->namespace_)->tenant == part->tenant);
     assert(table_layout(table, part->layout)->used);
-    for (uint32_t i = 1; i < TABLE_PARTS; i++) {
-        if (!table->parts[i].used) {
-            if (at == TABLE_NONE)
-                at = i;
-        } else if (same_part(&table->parts[i], part)) {
+    for (uint32_t i = 1; i < at; i++) {
+        if (same_part(&table->parts[i], part)) {
             *index = i;
             return KVC_OK;
         }
     }
-    if (at == TABLE_NONE)
+    if (at == TABLE_PARTS)
         return KVC_E_NO_ROOM;
     made = &table->parts[at];
     *made = *part;
@@ -223,7 +211,7 @@ kvc_status table_add_part(struct table *table, const struct table_part *part, ui
     memset(made->reserved, 0, sizeof(made->reserved));
     made->check = table_check_part(made);
     set_used(&made->used, 1);
-    *index = at;
+    *index = table->filled[SECTION_PARTS]++;
     return KVC_OK;
 }
 

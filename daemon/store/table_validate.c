@@ -14,11 +14,9 @@ static bool is_name(const char name[KVC_NAME_MAX + 1])
 
 static const char *validate_tenants(const struct table *table)
 {
-    for (uint32_t i = 0; i < TABLE_TENANTS; i++) {
+    for (uint32_t i = 0; i < table->filled[SECTION_TENANTS]; i++) {
         const struct table_tenant *tenant = &table->tenants[i];
 
-        if (!tenant->used)
-            continue;
         if (tenant->used != 1 || !is_name(tenant->name) ||
             tenant->check != table_check_tenant(tenant))
             return "a broken tenant";
@@ -28,16 +26,14 @@ static const char *validate_tenants(const struct table *table)
 
 static bool is_tenant(const struct table *table, uint32_t tenant)
 {
-    return tenant < TABLE_TENANTS && table->tenants[tenant].used;
+    return tenant < table->filled[SECTION_TENANTS];
 }
 
 static const char *validate_namespaces(const struct table *table)
 {
-    for (uint32_t i = 0; i < TABLE_NAMESPACES; i++) {
+    for (uint32_t i = 0; i < table->filled[SECTION_NAMESPACES]; i++) {
         const struct table_namespace *ns = &table->namespaces[i];
 
-        if (!ns->used)
-            continue;
         if (ns->used != 1 || !is_tenant(table, ns->tenant) || !ns->epoch || !is_name(ns->name) ||
             ns->check != table_check_namespace(ns))
             return "a broken namespace";
@@ -64,8 +60,8 @@ static bool is_layout(const struct table_layout *layout)
 
 static const char *validate_layouts(const struct table *table)
 {
-    for (uint32_t i = 0; i < TABLE_LAYOUTS; i++)
-        if (table->layouts[i].used && !is_layout(&table->layouts[i]))
+    for (uint32_t i = 0; i < table->filled[SECTION_LAYOUTS]; i++)
+        if (!is_layout(&table->layouts[i]))
             return "a broken layout";
     return NULL;
 }
@@ -74,17 +70,15 @@ static const char *validate_parts(const struct table *table)
 {
     if (table->parts[0].used)
         return "a part of number 0";
-    for (uint32_t i = 1; i < TABLE_PARTS; i++) {
+    for (uint32_t i = 1; i < table->filled[SECTION_PARTS]; i++) {
         const struct table_part *part = &table->parts[i];
 
-        if (!part->used)
-            continue;
         if (part->used != 1 || part->rule > RULE_MAX || part->check != table_check_part(part))
             return "a broken part";
-        if (part->namespace_ >= TABLE_NAMESPACES || !table->namespaces[part->namespace_].used ||
+        if (part->namespace_ >= table->filled[SECTION_NAMESPACES] ||
             table->namespaces[part->namespace_].tenant != part->tenant)
             return "a part in no namespace of its tenant";
-        if (part->layout >= TABLE_LAYOUTS || !table->layouts[part->layout].used)
+        if (part->layout >= table->filled[SECTION_LAYOUTS])
             return "a part without a layout";
     }
     return NULL;
@@ -194,7 +188,7 @@ static const char *validate_slot(const struct table *table, enum tier_kind tier,
         return "a slot in use behind the last one of its extent";
     if (slot->state == SLOT_FILLING || slot->state == SLOT_MOVING)
         return NULL;
-    if (slot->part >= TABLE_PARTS || !table->parts[slot->part].used)
+    if (!slot->part || slot->part >= table->filled[SECTION_PARTS])
         return "a slot of no part";
     part = &table->parts[slot->part];
     if (part->tenant != extent->tenant ||
@@ -206,6 +200,11 @@ static const char *validate_slot(const struct table *table, enum tier_kind tier,
         return "a changed slot";
     return NULL;
 }
+
+/*
+ * Only pages that exist are read: reading a hole of a memfd would fill it, and the section of slots
+ * is as large as a 64th of what the tiers hold.
+ */
 
 /* The slots of a tier that lie in pages from `first` to `end`, offsets in the memfd. */
 static const char *validate_slots_within(const struct table *table, enum tier_kind tier,
@@ -254,6 +253,25 @@ static const char *validate_slots(const struct table *table, enum tier_kind tier
         at = (uint64_t)hole;
     }
     return NULL;
+}
+
+void table_count_filled(struct table *table)
+{
+    uint32_t *n = table->filled;
+
+    for (n[SECTION_TENANTS] = 0; n[SECTION_TENANTS] < TABLE_TENANTS; n[SECTION_TENANTS]++)
+        if (!table->tenants[n[SECTION_TENANTS]].used)
+            break;
+    for (n[SECTION_NAMESPACES] = 0; n[SECTION_NAMESPACES] < TABLE_NAMESPACES;
+         n[SECTION_NAMESPACES]++)
+        if (!table->namespaces[n[SECTION_NAMESPACES]].used)
+            break;
+    for (n[SECTION_LAYOUTS] = 0; n[SECTION_LAYOUTS] < TABLE_LAYOUTS; n[SECTION_LAYOUTS]++)
+        if (!table->layouts[n[SECTION_LAYOUTS]].used)
+            break;
+    for (n[SECTION_PARTS] = 1; n[SECTION_PARTS] < TABLE_PARTS; n[SECTION_PARTS]++)
+        if (!table->parts[n[SECTION_PARTS]].used)
+            break;
 }
 
 const char *table_validate(const struct table *table)
