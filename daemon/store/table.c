@@ -127,6 +127,7 @@ static kvc_status map(int fd, const struct table_header *plan, struct table **ta
         return failed("mapping the slot table", error);
     }
     made->fd = fd;
+    made->bytes = plan->total_bytes;
     made->header = base;
 #define SECTION(n) ((void *)((char *)base + plan->sections[n].offset))
     made->tenants = SECTION(SECTION_TENANTS);
@@ -275,7 +276,7 @@ void table_destroy(struct table *table)
     if (!table)
         return;
     fd_close(table->fd);
-    fd_unmap(table->header, table->header->total_bytes);
+    fd_unmap(table->header, table->bytes);
     mem_free(table);
 }
 

@@ -7,6 +7,7 @@
 struct table {
     int fd;
     struct table_header *header; /* the start of the mapping */
+    uint64_t bytes;              /* of the mapping: the header may say anything */
     struct table_tenant *tenants;
     struct table_namespace *namespaces;
     struct table_layout *layouts;
