@@ -51,12 +51,12 @@ typedef enum kvc_role {
 
 /* Zeroed fields take the defaults in brackets. Strings are copied. */
 typedef struct kvc_options {
-    const char *socket; /* [$KVCACHE_SOCKET, else /run/kvcached/kvcached.sock] */
-    const char *name;   /* for people, in kvcachectl clients [the process's name] */
-    kvc_role role;      /* [worker] */
+    const char *socket;  /* [$KVCACHE_SOCKET, else /run/kvcached/kvcached.sock] */
+    const char *name;    /* for people, in kvcachectl clients [the process's name] */
+    kvc_role role;       /* [worker] */
     uint32_t connect_ms; /* bound on connect, register, map and reconnect, each [1000] */
-    uint32_t lookup_ms; /* bound on a reply to lookup, load, release, adopt, extend [100] */
-    uint32_t save_ms;   /* bound on a reply to save [KVC_SAVE_REPLY_MS] */
+    uint32_t lookup_ms;  /* bound on a reply to lookup, load, release, adopt, extend [100] */
+    uint32_t save_ms;    /* bound on a reply to save [KVC_SAVE_REPLY_MS] */
 } kvc_options;
 
 /* Connects and says hello. *client is the caller's, until kvc_close. */
@@ -74,9 +74,13 @@ KVC_API void kvc_close(kvc_client *client);
  */
 KVC_API kvc_status kvc_reconnect(kvc_client *client);
 
-/* Readable when kvc_dispatch has something to do. -1 when not connected. */
+/*
+ * Readable when kvc_dispatch has something to do; do not read from it. -1 when not connected. After
+ * an error the descriptor stays open, and readable, until kvc_reconnect or kvc_close, so that an
+ * event loop can forget it in order.
+ */
 KVC_API int kvc_fd(const kvc_client *client);
-/* Takes in what the daemon has sent; never blocks. */
+/* Takes in what the daemon has sent; never blocks. Other calls do it too, while they wait. */
 KVC_API kvc_status kvc_dispatch(kvc_client *client);
 
 /* What the last failed call on this client said: "field: detail", valid until the next call. */
@@ -103,8 +107,7 @@ typedef struct kvc_namespace {
     uint32_t pipeline_rank, pipeline_size;
     uint32_t context_rank, context_size;
 } kvc_namespace;
-KVC_API void kvc_namespace_digest(const kvc_namespace *fields,
-                                  uint8_t digest[KVC_NAMESPACE_BYTES]);
+KVC_API void kvc_namespace_digest(const kvc_namespace *fields, uint8_t digest[KVC_NAMESPACE_BYTES]);
 
 /* Parts. */
 
@@ -115,7 +118,7 @@ typedef struct kvc_slice {
     void *base; /* NULL for a scheduler */
     uint64_t stride;
     uint32_t bytes;
-    uint8_t dtype; /* any numbering that engines sharing the cache agree on */
+    uint8_t dtype; /* any numbering that engines sharing the cache agree on; 0 in all: not given */
 } kvc_slice;
 
 /* One KV cache group of one shard. Arrays are copied; the memory slices point to must stay while
@@ -128,30 +131,37 @@ typedef struct kvc_part_desc {
     uint32_t window; /* tokens */
     const kvc_slice *slices;
     uint32_t n_slices;
-    uint32_t n_blocks; /* block ids are 0 .. n_blocks - 1 */
+    uint32_t n_blocks;     /* block ids are 0 .. n_blocks - 1 */
+    const uint8_t *family; /* 16 bytes that name the model, the same in all its parts on all ranks,
+                              whose blocks are then evicted together; NULL: none */
 } kvc_part_desc;
 
 typedef uint32_t kvc_part; /* valid until unregistered, across kvc_reconnect */
 
-/* Registers a part and maps the tenant's memory. Registering an equal one gives the same handle. */
+/*
+ * Registers a part and maps the tenant's memory. Registering an equal one gives the same handle,
+ * and is what KVC_E_STALE asks for: the namespace has been flushed, and is used anew from here on.
+ */
 KVC_API kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part *part);
+/* KVC_OK without a connection, too: the slices' memory is not used any more. */
 KVC_API kvc_status kvc_unregister(kvc_client *client, kvc_part part);
 
 /* Leases. */
 
 typedef struct kvc_lease {
-    uint64_t id;                      /* 0: a miss */
-    uint8_t token[KVC_TOKEN_BYTES];   /* for kvc_adopt in another process */
-    uint32_t blocks;                  /* of the granted prefix */
-    uint32_t ms;                      /* granted time */
-    uint32_t gpu, host;               /* where the first part's blocks are now */
-    uint32_t pending;                 /* blocks behind it that somebody is saving */
+    uint64_t id;                    /* 0: a miss */
+    uint8_t token[KVC_TOKEN_BYTES]; /* for kvc_adopt in another process */
+    uint32_t blocks;                /* of the granted prefix */
+    uint32_t ms;                    /* granted time */
+    uint32_t gpu, host;             /* where the first part's blocks are now */
+    uint32_t pending;               /* blocks behind it that somebody is saving */
 } kvc_lease;
 
 /*
  * Leases the longest prefix of keys[n_keys] that is there in every part named. request names the
  * engine's request: asking again under it extends the same lease; 0 makes a new one. ms 0 is the
- * daemon's default. A miss is KVC_OK with lease->id 0. More than KVC_KEYS_MAX keys are split.
+ * daemon's default. A miss is KVC_OK with lease->id 0. More than KVC_KEYS_MAX keys are split; when
+ * a later packet of them is refused or not answered, the lease ends before it.
  */
 KVC_API kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts,
                               uint32_t n_parts, const uint8_t *keys, uint32_t n_keys, uint32_t ms,
@@ -175,7 +185,7 @@ typedef struct kvc_load_args {
     const uint32_t *blocks; /* count distinct block ids of the worker, the destinations */
     void *stream;           /* cudaStream_t; NULL on the host device */
     int no_verify;          /* do not compare checksums */
-    uint8_t *valid;         /* count bytes, or NULL: 1 where the destination holds the key's bytes */
+    uint8_t *valid; /* count bytes, or NULL: 1 where the destination holds the key's bytes */
 } kvc_load_args;
 
 /*
@@ -224,12 +234,15 @@ typedef struct kvc_outcome {
     uint32_t published, dropped;
 } kvc_outcome;
 
-/* Waits until the save has ended, at most ms (0: only looks); KVC_E_DEADLINE if it has not. A save
- * can be waited for once; KVC_E_UNKNOWN afterwards. */
+/*
+ * Waits until the save has ended, at most ms (0: only looks); KVC_E_DEADLINE if it has not. KVC_OK
+ * says that it has and outcome->status how, KVC_E_DISCONNECTED if its session broke before that was
+ * known. A save can be waited for once; KVC_E_UNKNOWN afterwards. A client keeps the outcome of its
+ * last thousand saves.
+ */
 KVC_API kvc_status kvc_wait(kvc_client *client, uint64_t save, uint32_t ms, kvc_outcome *outcome);
 /* Ends a save: what is published stays, the rest is dropped. Answers when its copies have ended. */
-KVC_API kvc_status kvc_cancel(kvc_client *client, uint64_t save, uint32_t ms,
-                              kvc_outcome *outcome);
+KVC_API kvc_status kvc_cancel(kvc_client *client, uint64_t save, uint32_t ms, kvc_outcome *outcome);
 /* Tells the daemon that everything this session enqueued has finished (after the caller's own
  * synchronise): its unproved saves end, and their slots are free at once. */
 KVC_API kvc_status kvc_drain(kvc_client *client);

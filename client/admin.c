@@ -1,0 +1,82 @@
+#include "client/admin.h"
+
+#include <string.h>
+
+#include "client/client.h"
+
+kvc_status admin_stats(kvc_client *client, struct admin_stats *stats)
+{
+    struct call call = {.type = WIRE_STATS};
+    struct wire_packet reply;
+    kvc_status status = client_enter(client);
+
+    if (status == KVC_OK)
+        status = client_call(client, &call, KVC_OK, client->connect_ms, &reply);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_stats_reply(&client->scratch, &reply, stats))
+        return client_distrust(client, "StatsReply", "malformed");
+    return KVC_OK;
+}
+
+kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint32_t limit,
+                      struct admin_list *list)
+{
+    struct call call = {.type = WIRE_LIST};
+    struct wire_packet reply;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_list(what, after, limit, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->connect_ms, &reply);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_list_reply(&client->scratch, &reply, list))
+        return client_distrust(client, "ListReply", "malformed");
+    return KVC_OK;
+}
+
+kvc_status admin_ping(kvc_client *client, const void *payload, size_t len)
+{
+    struct call call = {.type = WIRE_PING};
+    struct wire_packet reply;
+    const uint8_t *back;
+    size_t back_len;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_ping(payload, len, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->lookup_ms, &reply);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_ping_reply(&client->scratch, &reply, &back, &back_len))
+        return client_distrust(client, "PingReply", "malformed");
+    if (back_len != len || (len > 0 && memcmp(back, payload, len) != 0))
+        return client_distrust(client, "payload", "not what was sent");
+    return KVC_OK;
+}
+
+kvc_status kvc_ping(kvc_client *client)
+{
+    return admin_ping(client, NULL, 0);
+}
+
+kvc_status admin_debug(kvc_client *client, const struct admin_debug *debug,
+                       struct admin_debug_reply *reply)
+{
+    struct call call = {.type = WIRE_DEBUG};
+    struct wire_packet packet;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_debug(debug, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->connect_ms, &packet);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_debug_reply(&client->scratch, &packet, reply))
+        return client_distrust(client, "DebugReply", "malformed");
+    return KVC_OK;
+}

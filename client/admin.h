@@ -1,0 +1,70 @@
+/*
+ * What tools and tests ask a daemon beyond kvcache.h: figures, lists, switches of debug builds. Not
+ * exported by the library; kvcachectl is linked with it statically.
+ */
+#ifndef KVC_CLIENT_ADMIN_H
+#define KVC_CLIENT_ADMIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/kvcache.h"
+
+#define ADMIN_TIERS 2u /* gpu, host */
+
+struct admin_tier {
+    uint64_t bytes, used_bytes, slots, used_slots;
+    uint64_t hits, evictions, bytes_saved, bytes_loaded;
+};
+
+/* StatsReply of kvcache.proto, which says what the fields are. */
+struct admin_stats {
+    char version[32], device[16];
+    uint64_t boot_epoch, uptime_us;
+    struct admin_tier tiers[ADMIN_TIERS];
+    uint64_t hits_peer;
+    uint64_t blocks, sessions, leases, open_loads, filling_slots, quarantined_slots;
+    uint64_t misses, evictions, demotions, failed_demotions, promotions;
+    uint64_t oldest_op_us, quarantine_oldest_us, cpu_us;
+    uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
+    uint64_t stale_completions, admitted_at_once, admitted_blocks;
+    uint64_t checksum_failures, bad_packets, refused_requests;
+};
+kvc_status admin_stats(kvc_client *client, struct admin_stats *stats);
+
+/* A page of a list. Strings live until the next call on the client. */
+struct admin_row {
+    size_t n_values;
+    char *const *values;
+};
+struct admin_list {
+    size_t n_columns;
+    char *const *columns;
+    size_t n_rows;
+    const struct admin_row *rows;
+    uint64_t after; /* for the next page */
+    bool more;
+};
+kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint32_t limit,
+                      struct admin_list *list);
+
+/* Round trip with a payload that must come back. */
+kvc_status admin_ping(kvc_client *client, const void *payload, size_t len);
+
+/* Of debug builds of the daemon; others refuse it as KVC_E_UNSUPPORTED. */
+struct admin_debug {
+    const char *fault; /* or NULL */
+    uint32_t skip, count;
+    uint64_t advance_us;
+    bool check;
+};
+struct admin_debug_reply {
+    uint64_t passed, fired;
+    char broken[128]; /* "": every invariant holds */
+    uint64_t live_allocations, fds;
+};
+kvc_status admin_debug(kvc_client *client, const struct admin_debug *debug,
+                       struct admin_debug_reply *reply);
+
+#endif

@@ -1,0 +1,136 @@
+/*
+ * The inside of a client. Rooms of libkvcache: client (session: connect, reconnect, close), rpc
+ * (requests and replies), codec (protobuf), map (the daemon's memory), extents (which of it), part,
+ * lookup, load, save, copy (devices), admin (for tools). They include proto/ and kernels/ and
+ * nothing of the daemon; kvcache.h is the only door for others.
+ *
+ * Order of things in a call: client_enter, checks of the arguments, request and reply, check of the
+ * whole reply, copies. Nothing that a daemon says is believed before it is checked; what cannot be
+ * is client_distrust, which ends the connection.
+ */
+#ifndef KVC_CLIENT_CLIENT_H
+#define KVC_CLIENT_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "client/codec.h"
+#include "client/copy.h"
+#include "client/kvcache.h"
+#include "client/map.h"
+#include "client/rpc.h"
+#include "kernels/pack.h"
+
+/* A part as it was registered. Arrays live in one allocation. */
+struct part {
+    bool used;
+    uint32_t id, epoch; /* the daemon's, of this session */
+    uint32_t n_blocks;
+    bool has_memory; /* its slices have addresses */
+    struct pack_layout layout;
+    struct pack_slice *slices;
+    uint8_t *dtypes; /* NULL: not given */
+    uint8_t namespace_digest[KVC_NAMESPACE_BYTES];
+    bool has_family;
+    uint8_t family[CODEC_FAMILY_BYTES];
+    uint32_t block_tokens, rule, window;
+    char *name;
+};
+
+/* A save that somebody may wait for. */
+struct save_entry {
+    uint64_t id;
+    bool ended;
+    kvc_outcome outcome;
+};
+#define SAVES_MAX 1024u /* kept; the oldest ended ones are forgotten */
+struct saves {
+    uint32_t n;
+    struct save_entry entries[SAVES_MAX]; /* oldest first */
+};
+
+/* A session that has ended and that the daemon may not know to be drained. */
+struct old_session {
+    uint64_t id, boot_epoch;
+    uint8_t secret[KVC_SECRET_BYTES];
+};
+#define OLD_SESSIONS_MAX 8u
+
+/* MAP requests, one after the other, until the daemon has no more extents. */
+struct pull {
+    bool active;
+    bool again;      /* more was granted meanwhile */
+    bool from_start; /* this round began with cursor 0 */
+    uint32_t cursor;
+    uint32_t granted;  /* extents there should be */
+    kvc_status status; /* of the last one that ended */
+};
+
+struct kvc_client {
+    pid_t pid; /* of the process that connected */
+    char *socket, *name;
+    kvc_role role;
+    uint32_t connect_ms, lookup_ms, save_ms;
+
+    struct old_session session; /* id 0: never connected */
+    struct old_session old[OLD_SESSIONS_MAX];
+    uint32_t n_old;
+    char device[16];
+    const struct copy_ops *copy;
+    uint32_t keys_max;
+    bool stopping; /* the daemon said so */
+
+    struct map map;
+    struct pull pull;
+    struct part parts[KVC_PARTS_MAX]; /* handle - 1 */
+    struct saves saves;
+    struct codec_scratch scratch;
+    struct rpc rpc;
+};
+
+static inline bool role_copies(kvc_role role)
+{
+    return role == KVC_ROLE_WORKER || role == KVC_ROLE_READER;
+}
+
+/* First line of every call: KVC_E_INVALID, KVC_E_FORKED, or the error that the connection has. */
+kvc_status client_enter(kvc_client *client);
+
+/*
+ * A request, packed in client->rpc.body, and its reply; `packed` is what packing returned. Replies
+ * bring no descriptors but to HELLO and MAP, which go other ways.
+ */
+struct call {
+    uint16_t type;
+    size_t len;
+    uint64_t arg; /* for whoever takes a late reply */
+    uint32_t seq; /* set on KVC_E_DEADLINE; 0: it was never sent */
+};
+kvc_status client_call(kvc_client *client, struct call *call, kvc_status packed, uint32_t ms,
+                       struct wire_packet *reply);
+
+/* A reply or notice that cannot be: KVC_E_PROTOCOL, and the connection ends. */
+kvc_status client_distrust(kvc_client *client, const char *field, const char *detail);
+
+/* Parts: part.c. */
+struct part *part_of(kvc_client *client, kvc_part handle); /* NULL: no such part */
+kvc_status part_announce(kvc_client *client, struct part *part, uint32_t *extents);
+void parts_free(kvc_client *client);
+
+/* Extents: extents.c. */
+kvc_status extents_pull(kvc_client *client, uint32_t granted);
+void extents_take_reply(kvc_client *client, struct wire_packet *packet);
+void extents_take_notice(kvc_client *client, const struct wire_packet *packet);
+
+/* Saves: save_wait.c. */
+void saves_add(struct saves *saves, uint64_t id); /* open */
+void saves_end(struct saves *saves, uint64_t id, const kvc_outcome *outcome);
+void saves_end_all(struct saves *saves, kvc_status status);
+
+/* The late reply to a load that was given up: nothing will be read, which its word says. */
+void load_take_late(kvc_client *client, const struct wire_packet *packet);
+/* The late reply to a lookup or an adoption: nobody knows the lease. */
+void lookup_take_late(kvc_client *client, uint16_t type, const struct wire_packet *packet);
+
+#endif

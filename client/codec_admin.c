@@ -1,0 +1,154 @@
+/* Bodies of statistics, lists and debugging. */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/admin.h"
+#include "client/codec_bits.h"
+
+static void get_tier(const Kvcache__TierStats *message, struct admin_stats *stats)
+{
+    if (message->tier == KVCACHE__TIER__TIER_PEER)
+        stats->hits_peer = message->hits;
+    if ((unsigned)message->tier >= ADMIN_TIERS)
+        return;
+    stats->tiers[message->tier] = (struct admin_tier){
+        .bytes = message->bytes,
+        .used_bytes = message->used_bytes,
+        .slots = message->slots,
+        .used_slots = message->used_slots,
+        .hits = message->hits,
+        .evictions = message->evictions,
+        .bytes_saved = message->bytes_saved,
+        .bytes_loaded = message->bytes_loaded,
+    };
+}
+
+static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *stats)
+{
+    stats->boot_epoch = message->boot_epoch;
+    stats->uptime_us = message->uptime_us;
+    stats->blocks = message->blocks;
+    stats->sessions = message->sessions;
+    stats->leases = message->leases;
+    stats->open_loads = message->open_loads;
+    stats->filling_slots = message->filling_slots;
+    stats->quarantined_slots = message->quarantined_slots;
+    stats->misses = message->misses;
+    stats->evictions = message->evictions;
+    stats->demotions = message->demotions;
+    stats->failed_demotions = message->failed_demotions;
+    stats->promotions = message->promotions;
+    stats->oldest_op_us = message->oldest_op_us;
+    stats->quarantine_oldest_us = message->quarantine_oldest_us;
+    stats->cpu_us = message->cpu_us;
+    stats->saves = message->saves;
+    stats->aborted_saves = message->aborted_saves;
+    stats->published_blocks = message->published_blocks;
+    stats->skipped_blocks = message->skipped_blocks;
+    stats->stale_completions = message->stale_completions;
+    stats->admitted_at_once = message->admitted_at_once;
+    stats->admitted_blocks = message->admitted_blocks;
+    stats->checksum_failures = message->checksum_failures;
+    stats->bad_packets = message->bad_packets;
+    stats->refused_requests = message->refused_requests;
+}
+
+bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                           struct admin_stats *stats)
+{
+    Kvcache__StatsReply *message;
+
+    message = codec_unpack_body(scratch, &kvcache__stats_reply__descriptor, packet);
+    if (message == NULL)
+        return false;
+    memset(stats, 0, sizeof(*stats));
+    snprintf(stats->version, sizeof(stats->version), "%s", message->version);
+    snprintf(stats->device, sizeof(stats->device), "%s", message->device);
+    for (size_t i = 0; i < message->n_tiers; i++)
+        get_tier(message->tiers[i], stats);
+    get_figures(message, stats);
+    return true;
+}
+
+kvc_status codec_put_list(const char *what, uint64_t after, uint32_t limit, uint8_t *body,
+                          size_t *len)
+{
+    Kvcache__List message = KVCACHE__LIST__INIT;
+
+    message.what = (char *)what;
+    message.after = after;
+    message.limit = limit;
+    return codec_pack_body(&message.base, body, len);
+}
+
+bool codec_get_list_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                          struct admin_list *list)
+{
+    Kvcache__ListReply *message;
+    struct admin_row *rows;
+
+    message = codec_unpack_body(scratch, &kvcache__list_reply__descriptor, packet);
+    if (message == NULL)
+        return false;
+    rows = codec_scratch_more(scratch, message->n_rows * sizeof(*rows));
+    if (rows == NULL)
+        return false;
+    for (size_t i = 0; i < message->n_rows; i++)
+        rows[i] = (struct admin_row){message->rows[i]->n_values, message->rows[i]->values};
+    list->n_columns = message->n_columns;
+    list->columns = message->columns;
+    list->n_rows = message->n_rows;
+    list->rows = rows;
+    list->after = message->after;
+    list->more = message->more;
+    return true;
+}
+
+kvc_status codec_put_ping(const void *payload, size_t payload_len, uint8_t *body, size_t *len)
+{
+    Kvcache__Ping message = KVCACHE__PING__INIT;
+
+    message.payload = codec_bytes(payload, payload_len);
+    return codec_pack_body(&message.base, body, len);
+}
+
+bool codec_get_ping_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                          const uint8_t **payload, size_t *len)
+{
+    Kvcache__PingReply *message;
+
+    message = codec_unpack_body(scratch, &kvcache__ping_reply__descriptor, packet);
+    if (message == NULL)
+        return false;
+    *payload = message->payload.data;
+    *len = message->payload.len;
+    return true;
+}
+
+kvc_status codec_put_debug(const struct admin_debug *debug, uint8_t *body, size_t *len)
+{
+    Kvcache__Debug message = KVCACHE__DEBUG__INIT;
+
+    message.fault = (char *)(debug->fault != NULL ? debug->fault : "");
+    message.skip = debug->skip;
+    message.count = debug->count;
+    message.advance_us = debug->advance_us;
+    message.check = debug->check;
+    return codec_pack_body(&message.base, body, len);
+}
+
+bool codec_get_debug_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                           struct admin_debug_reply *reply)
+{
+    Kvcache__DebugReply *message;
+
+    message = codec_unpack_body(scratch, &kvcache__debug_reply__descriptor, packet);
+    if (message == NULL)
+        return false;
+    reply->passed = message->passed;
+    reply->fired = message->fired;
+    snprintf(reply->broken, sizeof(reply->broken), "%s", message->broken);
+    reply->live_allocations = message->live_allocations;
+    reply->fds = message->fds;
+    return true;
+}

@@ -1,0 +1,167 @@
+/*
+ * Which of the daemon's extents are mapped: MAP requests one behind the other, each acknowledging
+ * what the one before brought. They are posted, so that a grant which comes as a notice needs
+ * nobody to wait for it.
+ */
+#include <stdio.h>
+
+#include "client/client.h"
+
+static void pull_end(struct pull *pull, kvc_status status)
+{
+    pull->active = false;
+    pull->status = status;
+}
+
+static void post_map(kvc_client *client, const uint32_t *mapped, uint32_t n)
+{
+    size_t len = 0;
+    kvc_status status = codec_put_map(client->pull.cursor, mapped, n, client->rpc.spare, &len);
+
+    if (status == KVC_OK)
+        status = rpc_post(&client->rpc, WIRE_MAP, client->rpc.spare, len, 0);
+    if (status != KVC_OK)
+        pull_end(&client->pull, status);
+}
+
+static void pull_start(kvc_client *client)
+{
+    client->pull.active = true;
+    client->pull.again = false;
+    client->pull.from_start = client->pull.cursor == 0;
+    client->pull.status = KVC_OK;
+    post_map(client, NULL, 0);
+}
+
+/* The daemon has no more behind the cursor. What was granted in front of it needs another round. */
+static void pull_round_end(kvc_client *client)
+{
+    struct pull *pull = &client->pull;
+    const bool missing = client->map.n_mapped < pull->granted && !pull->from_start;
+
+    pull_end(pull, KVC_OK);
+    if (!missing && !pull->again)
+        return;
+    if (missing)
+        pull->cursor = 0;
+    pull_start(client);
+}
+
+/* Maps what came; mapped is what is acknowledged: what this process has no room for is left out. */
+static kvc_status map_all(kvc_client *client, const struct codec_map_reply *reply,
+                          const struct wire_packet *packet, uint32_t *mapped, uint32_t *n_mapped)
+{
+    uint32_t fd = 0;
+
+    *n_mapped = 0;
+    for (uint32_t i = 0; i < reply->n_extents; i++) {
+        const char *what = "";
+        kvc_status status;
+
+        if (reply->kinds[i] != 1) /* MEMORY_MEMFD: all that this library can map */
+            return KVC_E_PROTOCOL;
+        if (fd >= packet->n_fds)
+            return KVC_E_PROTOCOL;
+        status = map_extent(&client->map, reply->extents[i], packet->fds[fd++], &what);
+        if (status == KVC_OK)
+            mapped[(*n_mapped)++] = reply->extents[i];
+        else if (status != KVC_E_MAP)
+            return status;
+    }
+    return fd == packet->n_fds ? KVC_OK : KVC_E_PROTOCOL;
+}
+
+void extents_take_reply(kvc_client *client, struct wire_packet *packet)
+{
+    uint32_t mapped[KVC_WIRE_FDS_MAX], n_mapped;
+    struct codec_map_reply reply;
+    struct codec_error error;
+
+    if (packet->type == WIRE_ERROR) {
+        if (codec_get_error(packet, &error))
+            pull_end(&client->pull,
+                     rpc_fail(&client->rpc, error.status, error.field, "%s", error.detail));
+        else
+            client_distrust(client, "Error", "malformed");
+        return;
+    }
+    if (!codec_get_map_reply(&client->scratch, packet, &reply) ||
+        reply.n_extents > KVC_WIRE_FDS_MAX ||
+        map_all(client, &reply, packet, mapped, &n_mapped) != KVC_OK) {
+        client_distrust(client, "MapReply", "not extents with a stable memfd each");
+        return;
+    }
+    client->pull.cursor = reply.cursor;
+    if (reply.n_extents > 0)
+        post_map(client, mapped, n_mapped);
+    else
+        pull_round_end(client);
+}
+
+static void withdraw(kvc_client *client, const struct codec_extents *extents)
+{
+    size_t len = 0;
+    kvc_status status;
+
+    for (uint32_t i = 0; i < extents->n_withdrawn; i++) {
+        const char *what = "";
+
+        status = map_drop(&client->map, extents->withdrawn[i], &what);
+        if (status == KVC_E_MAP) {
+            rpc_break(&client->rpc, KVC_E_PROTOCOL, what, "an extent cannot be given back");
+            return;
+        }
+        if (status != KVC_OK) {
+            client_distrust(client, what, "no such extent");
+            return;
+        }
+    }
+    status = codec_put_unmap(extents->withdrawn, extents->n_withdrawn, client->rpc.spare, &len);
+    if (status == KVC_OK)
+        (void)rpc_tell(&client->rpc, WIRE_UNMAP, client->rpc.spare, len);
+}
+
+/* Copies on the host have ended when their call returns, so no copy uses what is withdrawn here. */
+void extents_take_notice(kvc_client *client, const struct wire_packet *packet)
+{
+    struct codec_extents extents;
+
+    if (!role_copies(client->role))
+        return;
+    if (!codec_get_extents(&client->scratch, packet, &extents)) {
+        client_distrust(client, "Extents", "malformed");
+        return;
+    }
+    if (extents.n_withdrawn > 0)
+        withdraw(client, &extents);
+    if (!extents.granted)
+        return;
+    if (client->pull.active)
+        client->pull.again = true;
+    else
+        pull_start(client);
+}
+
+kvc_status extents_pull(kvc_client *client, uint32_t granted)
+{
+    const uint64_t deadline_us = rpc_deadline_us(client->connect_ms);
+    struct pull *pull = &client->pull;
+    kvc_status status = KVC_OK;
+
+    pull->granted = granted;
+    if (!pull->active) {
+        if (client->map.n_mapped >= granted)
+            return KVC_OK;
+        pull_start(client);
+    } else {
+        pull->again = true;
+    }
+    while (pull->active && status == KVC_OK) {
+        status = rpc_pump(&client->rpc, deadline_us);
+        if (status == KVC_OK && pull->active && rpc_now_us() >= deadline_us)
+            status = KVC_E_DEADLINE;
+    }
+    if (status == KVC_E_DEADLINE)
+        return rpc_fail(&client->rpc, status, "extents", "not all were mapped in time");
+    return status != KVC_OK ? status : pull->status;
+}

@@ -1,0 +1,219 @@
+/* Loads: out of leased slots into the worker's blocks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/pause.h"
+
+/* A part of a load that fits into one request. */
+struct piece {
+    struct part *part;
+    uint64_t lease;
+    uint32_t first, count;
+    const uint32_t *blocks;
+    uint8_t *valid; /* or NULL */
+    bool verify;
+    void *stream;
+    struct codec_load_reply reply;
+};
+
+/* Distinct in O(n): a table of twice as many places, id + 1 in each that is taken. */
+static kvc_status check_distinct(kvc_client *client, const uint32_t *ids, uint32_t n)
+{
+    uint32_t bits = 1;
+    kvc_status status = KVC_OK;
+    uint64_t *table;
+
+    while (bits < 32 && (1ull << bits) < 2ull * n)
+        bits++;
+    table = calloc(1ull << bits, sizeof(*table));
+    if (table == NULL)
+        return rpc_fail(&client->rpc, KVC_E_NO_MEMORY, NULL, "no memory for a load");
+    for (uint32_t i = 0; i < n && status == KVC_OK; i++) {
+        uint64_t at = (ids[i] * 0x9e3779b97f4a7c15ull) >> (64 - bits);
+
+        while (table[at] != 0 && table[at] != ids[i] + 1ull)
+            at = (at + 1) & ((1ull << bits) - 1);
+        if (table[at] != 0)
+            status = rpc_fail(&client->rpc, KVC_E_DUPLICATE, NULL, "blocks[%u]: %u comes twice", i,
+                              ids[i]);
+        table[at] = ids[i] + 1ull;
+    }
+    free(table);
+    return status;
+}
+
+static kvc_status check_args(kvc_client *client, const kvc_load_args *args, struct part **part)
+{
+    if (args == NULL)
+        return rpc_fail(&client->rpc, KVC_E_INVALID, "args", "NULL");
+    if (!role_copies(client->role))
+        return rpc_fail(&client->rpc, KVC_E_DENIED, "role", "maps no memory to load from");
+    *part = part_of(client, args->part);
+    if (*part == NULL)
+        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", args->part);
+    if (args->count > 0 && (args->blocks == NULL || !(*part)->has_memory))
+        return rpc_fail(&client->rpc, KVC_E_INVALID, args->blocks == NULL ? "blocks" : "slices",
+                        "NULL");
+    if (args->first > UINT32_MAX - args->count)
+        return rpc_fail(&client->rpc, KVC_E_INVALID, "count", "%u behind %u", args->count,
+                        args->first);
+    for (uint32_t i = 0; i < args->count; i++)
+        if (args->blocks[i] >= (*part)->n_blocks)
+            return rpc_fail(&client->rpc, KVC_E_INVALID, NULL, "blocks[%u]: %u, the part has %u", i,
+                            args->blocks[i], (*part)->n_blocks);
+    return check_distinct(client, args->blocks, args->count);
+}
+
+static kvc_status ask(kvc_client *client, struct piece *piece)
+{
+    const struct codec_load request = {piece->lease, piece->part->id, piece->part->epoch,
+                                       piece->first, piece->count};
+    struct call call = {.type = WIRE_LOAD};
+    struct wire_packet packet;
+    kvc_status status;
+
+    status = codec_put_load(&request, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->lookup_ms, &packet);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_load_reply(&client->scratch, &packet, &piece->reply) ||
+        piece->reply.count != piece->count)
+        return client_distrust(client, "LoadReply", "malformed");
+    return KVC_OK;
+}
+
+static kvc_status check_reply(kvc_client *client, const struct piece *piece)
+{
+    const struct codec_load_reply *reply = &piece->reply;
+
+    if (map_word(&client->map, reply->word) == NULL || reply->number == 0)
+        return client_distrust(client, "LoadReply.word", "no such word or number");
+    for (uint32_t i = 0; i < piece->count; i++)
+        if (map_at(&client->map, reply->tiers[i], reply->offsets[i],
+                   piece->part->layout.slot_bytes) == NULL)
+            return client_distrust(client, "LoadReply.offsets", "not in a mapped extent");
+    return KVC_OK;
+}
+
+static void report(kvc_client *client, const struct piece *piece, uint32_t i)
+{
+    const struct codec_load_reply *reply = &piece->reply;
+    const struct codec_report said = {piece->part->id, reply->generations[i], reply->tiers[i],
+                                      reply->offsets[i]};
+    size_t len = 0;
+
+    if (codec_put_report(&said, client->rpc.body, &len) == KVC_OK)
+        (void)rpc_tell(&client->rpc, WIRE_REPORT, client->rpc.body, len);
+}
+
+/* Blocks at to at + n - 1 of a piece, n <= KVC_CHUNK_BLOCKS. */
+static kvc_status copy_chunk(kvc_client *client, struct piece *piece, uint32_t at, uint32_t n,
+                             bool *mismatch)
+{
+    const struct codec_load_reply *reply = &piece->reply;
+    struct pack_block blocks[KVC_CHUNK_BLOCKS];
+    uint64_t cells[KVC_CHUNK_BLOCKS];
+    const struct pack_job job = {
+        .layout = &piece->part->layout,
+        .slices = piece->part->slices,
+        .blocks = blocks,
+        .n_blocks = n,
+        .n_slices = piece->part->layout.n_slices,
+        .cells = piece->verify ? cells : NULL,
+    };
+    kvc_status status;
+
+    for (uint32_t i = 0; i < n; i++) {
+        blocks[i].slot = map_at(&client->map, reply->tiers[at + i], reply->offsets[at + i],
+                                piece->part->layout.slot_bytes);
+        blocks[i].id = piece->blocks[at + i];
+    }
+    pause_pass("load.before_copy");
+    status = client->copy->scatter(piece->stream, &job);
+    if (status == KVC_OK && piece->verify)
+        status = client->copy->settle(piece->stream);
+    if (status != KVC_OK)
+        return rpc_fail(&client->rpc, status, NULL, "a copy failed");
+    for (uint32_t i = 0; i < n; i++) {
+        bool good =
+            !piece->verify || !reply->checked[at + i] || cells[i] == reply->checksums[at + i];
+
+        if (piece->valid != NULL)
+            piece->valid[at + i] = good;
+        if (!good)
+            report(client, piece, at + i);
+        *mismatch = *mismatch || !good;
+    }
+    return KVC_OK;
+}
+
+static kvc_status load_piece(kvc_client *client, struct piece *piece, bool *mismatch)
+{
+    kvc_status status = ask(client, piece), proved;
+
+    if (status == KVC_OK)
+        status = check_reply(client, piece);
+    if (status != KVC_OK)
+        return status;
+    for (uint32_t at = 0; at < piece->count && status == KVC_OK; at += KVC_CHUNK_BLOCKS) {
+        const uint32_t left = piece->count - at;
+
+        status = copy_chunk(client, piece, at, left < KVC_CHUNK_BLOCKS ? left : KVC_CHUNK_BLOCKS,
+                            mismatch);
+    }
+    pause_pass("load.before_word");
+    /* Also after a failed copy: behind it, nothing of this load reads slots any more. */
+    proved = client->copy->prove(piece->stream, map_word(&client->map, piece->reply.word),
+                                 piece->reply.number);
+    return status != KVC_OK ? status : proved;
+}
+
+kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
+{
+    struct part *part = NULL;
+    bool mismatch = false;
+    kvc_status status = client_enter(client);
+
+    if (status == KVC_OK)
+        status = check_args(client, args, &part);
+    if (status != KVC_OK)
+        return status;
+    if (args->valid != NULL)
+        memset(args->valid, 0, args->count);
+    for (uint32_t at = 0; at < args->count && status == KVC_OK;) {
+        const uint32_t left = args->count - at;
+        struct piece piece = {
+            .part = part,
+            .lease = args->lease,
+            .first = args->first + at,
+            .count = left < client->keys_max ? left : client->keys_max,
+            .blocks = args->blocks + at,
+            .valid = args->valid != NULL ? args->valid + at : NULL,
+            .verify = !args->no_verify,
+            .stream = args->stream,
+        };
+
+        status = load_piece(client, &piece, &mismatch);
+        at += piece.count;
+    }
+    if (status == KVC_OK && mismatch)
+        status = rpc_fail(&client->rpc, KVC_E_CHECKSUM, "blocks", "bytes are not the saved ones");
+    return status;
+}
+
+void load_take_late(kvc_client *client, const struct wire_packet *packet)
+{
+    struct codec_load_reply reply;
+    uint64_t *word;
+
+    if (!codec_get_load_reply(&client->scratch, packet, &reply)) {
+        client_distrust(client, "LoadReply", "malformed");
+        return;
+    }
+    word = map_word(&client->map, reply.word);
+    if (word == NULL || reply.number == 0)
+        client_distrust(client, "LoadReply.word", "no such word or number");
+    else
+        (void)copy_host.prove(NULL, word, reply.number);
+}

@@ -1,0 +1,230 @@
+/* Lookups, leases, and handing them over. */
+#include <string.h>
+
+#include "client/client.h"
+
+#define ORPHAN 1u /* call.arg: if the reply comes too late, nobody will know its lease */
+
+static kvc_status refuse(kvc_client *client, const char *field, const char *detail)
+{
+    return rpc_fail(&client->rpc, KVC_E_INVALID, field, "%s", detail);
+}
+
+static kvc_status take_parts(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
+                             struct codec_lookup *lookup)
+{
+    if (parts == NULL || n_parts == 0)
+        return refuse(client, "parts", "none");
+    if (n_parts > KVC_PARTS_MAX)
+        return rpc_fail(&client->rpc, KVC_E_LIMIT, "parts", "%u, at most %u", n_parts,
+                        KVC_PARTS_MAX);
+    for (uint32_t i = 0; i < n_parts; i++) {
+        const struct part *part = part_of(client, parts[i]);
+
+        if (part == NULL)
+            return rpc_fail(&client->rpc, KVC_E_UNKNOWN, NULL, "parts[%u]: no part %u", i,
+                            parts[i]);
+        lookup->parts[i] = part->id;
+        lookup->epochs[i] = part->epoch;
+    }
+    lookup->n_parts = n_parts;
+    return KVC_OK;
+}
+
+static kvc_status ask(kvc_client *client, const struct codec_lookup *lookup,
+                      struct codec_lookup_reply *reply)
+{
+    struct call call = {.type = WIRE_LOOKUP};
+    struct wire_packet packet;
+    kvc_status status;
+
+    /* A lease under a request's name is found again by it; an appended one is known. */
+    if (lookup->request == 0 && lookup->lease == 0 && !lookup->probe)
+        call.arg = ORPHAN;
+    status = codec_put_lookup(lookup, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->lookup_ms, &packet);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_lookup_reply(&client->scratch, &packet, reply))
+        return client_distrust(client, "LookupReply", "malformed");
+    return KVC_OK;
+}
+
+static kvc_status enter_lookup(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
+                               const uint8_t *keys, uint32_t n_keys, const void *out,
+                               struct codec_lookup *lookup)
+{
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    if (out == NULL)
+        return refuse(client, "lease", "NULL");
+    if (keys == NULL && n_keys > 0)
+        return refuse(client, "keys", "NULL");
+    if (client->stopping)
+        return rpc_fail(&client->rpc, KVC_E_STOPPING, NULL, "the daemon is shutting down");
+    return take_parts(client, parts, n_parts, lookup);
+}
+
+static void set_lease(const struct codec_lookup_reply *reply, uint32_t blocks, kvc_lease *lease)
+{
+    memset(lease, 0, sizeof(*lease));
+    lease->pending = reply->pending;
+    if (reply->lease == 0)
+        return;
+    lease->id = reply->lease;
+    memcpy(lease->token, reply->token, KVC_TOKEN_BYTES);
+    lease->blocks = blocks;
+    lease->ms = reply->lease_ms;
+    lease->gpu = reply->gpu;
+    lease->host = reply->host;
+}
+
+/*
+ * Appends the keys behind the first packet of them. A refusal there ends the prefix and is no
+ * error: what is leased so far is a prefix, too.
+ */
+static kvc_status append(kvc_client *client, struct codec_lookup *lookup, const uint8_t *keys,
+                         uint32_t n_keys, struct codec_lookup_reply *reply)
+{
+    struct codec_lookup_reply more;
+    kvc_status status;
+
+    while (reply->lease != 0 && lookup->offset + lookup->n_keys == reply->count &&
+           reply->count < n_keys) {
+        const uint32_t left = n_keys - reply->count;
+
+        lookup->request = 0;
+        lookup->lease = reply->lease;
+        lookup->offset = reply->count;
+        lookup->keys = keys + (size_t)reply->count * KVC_KEY_BYTES;
+        lookup->n_keys = left < client->keys_max ? left : client->keys_max;
+        status = ask(client, lookup, &more);
+        if (status != KVC_OK)
+            return client->rpc.broken;
+        if (more.lease != reply->lease || more.count < reply->count ||
+            more.count > lookup->offset + lookup->n_keys)
+            return client_distrust(client, "LookupReply.count", "not what was appended to");
+        *reply = more;
+    }
+    return KVC_OK;
+}
+
+kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts, uint32_t n_parts,
+                      const uint8_t *keys, uint32_t n_keys, uint32_t ms, kvc_lease *lease)
+{
+    struct codec_lookup lookup = {.request = request, .lease_ms = ms};
+    struct codec_lookup_reply reply = {0};
+    kvc_status status = enter_lookup(client, parts, n_parts, keys, n_keys, lease, &lookup);
+
+    if (status != KVC_OK)
+        return status;
+    lookup.keys = keys;
+    lookup.n_keys = n_keys < client->keys_max ? n_keys : client->keys_max;
+    if (n_keys > 0) {
+        status = ask(client, &lookup, &reply);
+        if (status == KVC_OK && reply.count > lookup.n_keys)
+            status = client_distrust(client, "LookupReply.count", "more than was asked for");
+    }
+    if (status == KVC_OK)
+        status = append(client, &lookup, keys, n_keys, &reply);
+    if (status != KVC_OK)
+        return status;
+    set_lease(&reply, reply.count, lease);
+    return KVC_OK;
+}
+
+kvc_status kvc_probe(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
+                     const uint8_t *keys, uint32_t n_keys, uint32_t *blocks)
+{
+    struct codec_lookup lookup = {.probe = true};
+    struct codec_lookup_reply reply;
+    uint32_t found = 0;
+    kvc_status status = enter_lookup(client, parts, n_parts, keys, n_keys, blocks, &lookup);
+
+    /* Without a lease to append to, each packet is asked for by itself. */
+    for (uint32_t at = 0; status == KVC_OK && at < n_keys && found == at; at += lookup.n_keys) {
+        lookup.keys = keys + (size_t)at * KVC_KEY_BYTES;
+        lookup.n_keys = n_keys - at < client->keys_max ? n_keys - at : client->keys_max;
+        status = ask(client, &lookup, &reply);
+        if (status == KVC_OK && (reply.count > lookup.n_keys || reply.lease != 0))
+            status = client_distrust(client, "LookupReply.count", "more than was asked for");
+        if (status == KVC_OK)
+            found += reply.count;
+    }
+    if (status == KVC_OK)
+        *blocks = found;
+    return status;
+}
+
+kvc_status kvc_extend(kvc_client *client, uint64_t lease, uint32_t ms, uint32_t *granted)
+{
+    struct call call = {.type = WIRE_EXTEND};
+    struct wire_packet packet;
+    uint32_t got;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_extend(lease, ms, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->lookup_ms, &packet);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_extend_reply(&client->scratch, &packet, &got))
+        return client_distrust(client, "ExtendReply", "malformed");
+    if (granted != NULL)
+        *granted = got;
+    return KVC_OK;
+}
+
+kvc_status kvc_release(kvc_client *client, uint64_t lease)
+{
+    struct call call = {.type = WIRE_RELEASE};
+    struct wire_packet reply;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK || lease == 0)
+        return status;
+    status = codec_put_release(lease, client->rpc.body, &call.len);
+    return client_call(client, &call, status, client->lookup_ms, &reply);
+}
+
+kvc_status kvc_adopt(kvc_client *client, const uint8_t token[KVC_TOKEN_BYTES], kvc_part handle,
+                     uint32_t ms, kvc_lease *lease)
+{
+    struct call call = {.type = WIRE_ADOPT, .arg = ORPHAN};
+    struct codec_lookup_reply reply;
+    struct wire_packet packet;
+    const struct part *part;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    if (token == NULL || lease == NULL)
+        return refuse(client, token == NULL ? "token" : "lease", "NULL");
+    part = part_of(client, handle);
+    if (part == NULL)
+        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", handle);
+    status = codec_put_adopt(token, part->id, part->epoch, ms, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->lookup_ms, &packet);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_adopt_reply(&client->scratch, &packet, &reply))
+        return client_distrust(client, "AdoptReply", "malformed");
+    set_lease(&reply, reply.count, lease);
+    return KVC_OK;
+}
+
+void lookup_take_late(kvc_client *client, uint16_t type, const struct wire_packet *packet)
+{
+    struct codec_lookup_reply reply;
+    bool got = type == WIRE_ADOPT ? codec_get_adopt_reply(&client->scratch, packet, &reply)
+                                  : codec_get_lookup_reply(&client->scratch, packet, &reply);
+    size_t len = 0;
+
+    if (!got)
+        client_distrust(client, "LookupReply", "malformed");
+    else if (reply.lease != 0 && codec_put_release(reply.lease, client->rpc.spare, &len) == KVC_OK)
+        (void)rpc_tell(&client->rpc, WIRE_RELEASE, client->rpc.spare, len);
+}

@@ -1,0 +1,231 @@
+#include "client/map.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* Far more than any host has, far less than overflows. */
+#define TIER_BYTES_MAX (1ull << 46)
+#define PAGE_BYTES_MAX (1ull << 24)
+
+/* Whether size bytes of fd can be relied on to stay: hugetlb passes for sealed and still faults. */
+static bool is_stable_memfd(int fd, uint64_t size)
+{
+    struct statfs fs;
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    return seals >= 0 && (seals & F_SEAL_SHRINK) && fstatfs(fd, &fs) == 0 &&
+           fs.f_type == TMPFS_MAGIC && fstat(fd, &st) == 0 && st.st_size >= 0 &&
+           (uint64_t)st.st_size >= size;
+}
+
+static bool reserve(void *at, uint64_t bytes, uint8_t **base)
+{
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *got = mmap(at, bytes, PROT_NONE, at != NULL ? flags | MAP_FIXED : flags, -1, 0);
+
+    if (got == MAP_FAILED)
+        return false;
+    (void)madvise(got, bytes, MADV_DONTFORK);
+    *base = got;
+    return true;
+}
+
+static bool sane_tier(const struct codec_tier *tier)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+    return tier->extents > 0 && tier->extents < 1u << 31 && tier->extent_bytes > 0 &&
+           tier->extent_bytes % page == 0 && tier->extent_bytes <= TIER_BYTES_MAX &&
+           tier->bytes <= TIER_BYTES_MAX && tier->bytes / tier->extent_bytes == tier->extents &&
+           tier->bytes % tier->extent_bytes == 0;
+}
+
+static kvc_status open_tier(struct map_tier *tier, const struct codec_tier *geometry,
+                            const char **what)
+{
+    if (geometry->bytes == 0 && geometry->extents == 0)
+        return KVC_OK;
+    *what = "tiers";
+    if (!sane_tier(geometry))
+        return KVC_E_PROTOCOL;
+    tier->states = calloc(geometry->extents, 1);
+    if (tier->states == NULL)
+        return KVC_E_NO_MEMORY;
+    if (!reserve(NULL, geometry->bytes, &tier->base))
+        return KVC_E_MAP;
+    tier->bytes = geometry->bytes;
+    tier->extent_bytes = geometry->extent_bytes;
+    tier->n_extents = geometry->extents;
+    return KVC_OK;
+}
+
+static kvc_status open_page(struct map *map, const struct codec_hello_reply *hello, int fd,
+                            const char **what)
+{
+    const uint64_t bytes = (uint64_t)hello->page_words * hello->page_stride;
+    void *page;
+
+    *what = "page";
+    if (hello->page_words == 0 || hello->page_stride != KVC_PAGE_STRIDE || bytes > PAGE_BYTES_MAX ||
+        !is_stable_memfd(fd, bytes))
+        return KVC_E_PROTOCOL;
+    page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        return KVC_E_MAP;
+    (void)madvise(page, bytes, MADV_DONTFORK);
+    map->page = page;
+    map->page_words = hello->page_words;
+    map->page_stride = hello->page_stride;
+    return KVC_OK;
+}
+
+kvc_status map_open(struct map *map, const struct codec_hello_reply *hello, int page_fd,
+                    bool writable, const char **what)
+{
+    kvc_status status = KVC_OK;
+
+    *map = (struct map){.writable = writable};
+    for (uint32_t i = 0; i < CODEC_TIERS && status == KVC_OK; i++)
+        status = open_tier(&map->tiers[i], &hello->tiers[i], what);
+    if (status == KVC_OK)
+        status = open_page(map, hello, page_fd, what);
+    if (status != KVC_OK)
+        map_close(map, false);
+    return status;
+}
+
+static void close_tier(struct map_tier *tier)
+{
+    for (uint32_t i = 0; i < tier->n_extents;) {
+        uint32_t from = i;
+
+        while (i < tier->n_extents && tier->states[i] != MAP_HOLE)
+            i++;
+        if (i > from)
+            munmap(tier->base + from * tier->extent_bytes, (i - from) * tier->extent_bytes);
+        i += i < tier->n_extents;
+    }
+}
+
+void map_close(struct map *map, bool inherited)
+{
+    for (uint32_t i = 0; i < CODEC_TIERS; i++) {
+        if (!inherited && map->tiers[i].base != NULL)
+            close_tier(&map->tiers[i]);
+        free(map->tiers[i].states);
+    }
+    if (!inherited && map->page != NULL)
+        munmap(map->page, (size_t)map->page_words * map->page_stride);
+    *map = (struct map){0};
+}
+
+static struct map_tier *tier_of(struct map *map, uint32_t extent, uint32_t *index)
+{
+    struct map_tier *tier = &map->tiers[extent >> 31];
+
+    *index = extent & ~(1u << 31);
+    return *index < tier->n_extents && tier->states[*index] != MAP_HOLE ? tier : NULL;
+}
+
+/*
+ * A failed MAP_FIXED may have taken the old mapping away, and another thread may map there since.
+ * Addresses that cannot be had back are given up: they are nobody's to unmap here any more.
+ */
+static void refill(struct map_tier *tier, uint32_t index)
+{
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    uint8_t *at = tier->base + index * tier->extent_bytes;
+
+    tier->states[index] = MAP_HOLE;
+    if (mmap(at, tier->extent_bytes, PROT_NONE, flags, -1, 0) != at)
+        return;
+    (void)madvise(at, tier->extent_bytes, MADV_DONTFORK);
+    tier->states[index] = MAP_RESERVED;
+}
+
+kvc_status map_extent(struct map *map, uint32_t extent, int fd, const char **what)
+{
+    uint32_t index;
+    struct map_tier *tier = tier_of(map, extent, &index);
+    uint8_t *at;
+
+    *what = "extents";
+    if (tier == NULL || !is_stable_memfd(fd, tier->extent_bytes))
+        return KVC_E_PROTOCOL;
+    if (tier->states[index] == MAP_MAPPED)
+        return KVC_OK;
+    at = tier->base + index * tier->extent_bytes;
+    if (mmap(at, tier->extent_bytes, map->writable ? PROT_READ | PROT_WRITE : PROT_READ,
+             MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        refill(tier, index);
+        return KVC_E_MAP;
+    }
+    (void)madvise(at, tier->extent_bytes, MADV_DONTFORK);
+    tier->states[index] = MAP_MAPPED;
+    map->n_mapped++;
+    return KVC_OK;
+}
+
+kvc_status map_drop(struct map *map, uint32_t extent, const char **what)
+{
+    uint32_t index;
+    struct map_tier *tier = tier_of(map, extent, &index);
+    uint8_t *at;
+
+    *what = "withdrawn";
+    if (tier == NULL)
+        return KVC_E_PROTOCOL;
+    if (tier->states[index] != MAP_MAPPED)
+        return KVC_OK;
+    map->n_mapped--;
+    if (reserve(tier->base + index * tier->extent_bytes, tier->extent_bytes, &at)) {
+        tier->states[index] = MAP_RESERVED;
+        return KVC_OK;
+    }
+    refill(tier, index);
+    return KVC_E_MAP;
+}
+
+bool map_has(const struct map *map, uint32_t extent)
+{
+    const struct map_tier *tier = &map->tiers[extent >> 31];
+    const uint32_t index = extent & ~(1u << 31);
+
+    return index < tier->n_extents && tier->states[index] == MAP_MAPPED;
+}
+
+uint8_t *map_at(const struct map *map, uint32_t tier_index, uint64_t offset, uint64_t bytes)
+{
+    const struct map_tier *tier;
+
+    if (tier_index >= CODEC_TIERS || bytes == 0)
+        return NULL;
+    tier = &map->tiers[tier_index];
+    if (offset % KVC_SLOT_ALIGN != 0 || bytes > tier->bytes || offset > tier->bytes - bytes)
+        return NULL;
+    for (uint64_t i = offset / tier->extent_bytes; i <= (offset + bytes - 1) / tier->extent_bytes;
+         i++)
+        if (tier->states[i] != MAP_MAPPED)
+            return NULL;
+    return tier->base + offset;
+}
+
+uint64_t *map_cells(const struct map *map, uint32_t word)
+{
+    if (word >= map->page_words)
+        return NULL;
+    return (uint64_t *)(void *)(map->page + (size_t)word * map->page_stride);
+}
+
+uint64_t *map_word(const struct map *map, uint32_t word)
+{
+    uint64_t *cells = map_cells(map, word);
+
+    return cells != NULL ? cells + KVC_PAGE_WORD_OFFSET / sizeof(*cells) : NULL;
+}

@@ -1,0 +1,296 @@
+/* Saves: the worker's blocks into slots, chunk by chunk. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/pause.h"
+
+/* A save whose reply has come. reply points into the client's scratch. */
+struct saving {
+    const kvc_save_args *args;
+    struct part *parts[KVC_ENTRIES_MAX];
+    struct codec_save_reply reply;
+};
+
+/* Where the walk over the assigned keys of all entries is. */
+struct cursor {
+    uint32_t entry, key;
+    uint32_t assigned; /* of that entry, so far */
+};
+
+static kvc_status refuse_entry(kvc_client *client, kvc_status status, uint32_t entry,
+                               const char *field, const char *detail)
+{
+    return rpc_fail(&client->rpc, status, NULL, "entries[%u].%s: %s", entry, field, detail);
+}
+
+static kvc_status check_entry(kvc_client *client, const kvc_save_entry *entry, uint32_t i,
+                              struct part **part)
+{
+    *part = part_of(client, entry->part);
+    if (*part == NULL)
+        return refuse_entry(client, KVC_E_UNKNOWN, i, "part", "not registered");
+    if (entry->n_keys == 0)
+        return KVC_OK;
+    if (entry->keys == NULL || entry->blocks == NULL)
+        return refuse_entry(client, KVC_E_INVALID, i, entry->keys == NULL ? "keys" : "blocks",
+                            "NULL");
+    if (!(*part)->has_memory)
+        return refuse_entry(client, KVC_E_INVALID, i, "part", "it has no memory to save from");
+    for (uint32_t k = 0; k < entry->n_keys; k++)
+        if (entry->blocks[k] >= (*part)->n_blocks)
+            return rpc_fail(&client->rpc, KVC_E_INVALID, NULL,
+                            "entries[%u].blocks[%u]: %u, the part has %u", i, k, entry->blocks[k],
+                            (*part)->n_blocks);
+    return KVC_OK;
+}
+
+static kvc_status check_args(kvc_client *client, struct saving *saving, uint32_t *n_keys)
+{
+    const kvc_save_args *args = saving->args;
+    uint64_t total = 0;
+    kvc_status status = KVC_OK;
+
+    if (client->role != KVC_ROLE_WORKER)
+        return rpc_fail(&client->rpc, KVC_E_DENIED, "role", "only workers save");
+    if (args == NULL || (args->entries == NULL && args->n_entries > 0))
+        return rpc_fail(&client->rpc, KVC_E_INVALID, "entries", "NULL");
+    if (args->n_entries > KVC_ENTRIES_MAX)
+        return rpc_fail(&client->rpc, KVC_E_LIMIT, "entries", "%u, at most %u", args->n_entries,
+                        KVC_ENTRIES_MAX);
+    for (uint32_t i = 0; i < args->n_entries && status == KVC_OK; i++) {
+        status = check_entry(client, &args->entries[i], i, &saving->parts[i]);
+        total += args->entries[i].n_keys;
+    }
+    if (status == KVC_OK && total > client->keys_max)
+        return rpc_fail(&client->rpc, KVC_E_LIMIT, "keys", "%llu, at most %u",
+                        (unsigned long long)total, client->keys_max);
+    *n_keys = (uint32_t)total;
+    return status;
+}
+
+/* The save whose answer was not awaited: nothing of it was enqueued, nor will be. */
+static void abort_request(kvc_client *client, uint32_t seq)
+{
+    const struct codec_abort abort = {.request = seq, .never_all = true};
+    size_t len = 0;
+
+    if (seq != 0 && codec_put_abort(&abort, client->rpc.body, &len) == KVC_OK)
+        (void)rpc_tell(&client->rpc, WIRE_ABORT, client->rpc.body, len);
+}
+
+static kvc_status ask(kvc_client *client, struct saving *saving, bool notify)
+{
+    const kvc_save_args *args = saving->args;
+    struct codec_save_entry entries[KVC_ENTRIES_MAX];
+    struct call call = {.type = WIRE_SAVE};
+    struct wire_packet packet;
+    kvc_status status;
+
+    for (uint32_t i = 0; i < args->n_entries; i++)
+        entries[i] = (struct codec_save_entry){saving->parts[i]->id, saving->parts[i]->epoch,
+                                               args->entries[i].keys, args->entries[i].n_keys};
+    status = codec_put_save(entries, args->n_entries, !args->no_checksums, notify, client->rpc.body,
+                            &call.len);
+    status = client_call(client, &call, status, client->save_ms, &packet);
+    if (status == KVC_E_DEADLINE)
+        abort_request(client, call.seq);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_save_reply(&client->scratch, &packet, &saving->reply))
+        return client_distrust(client, "SaveReply", "malformed");
+    return KVC_OK;
+}
+
+/* Nothing is copied before the whole reply is known to stay inside what is mapped. */
+static const char *judge_entry(const kvc_client *client, const struct saving *saving, uint32_t i)
+{
+    const struct codec_save_entry_reply *reply = &saving->reply.entries[i];
+    uint32_t assigned = 0;
+
+    if (reply->n_states != saving->args->entries[i].n_keys)
+        return "another number of keys";
+    for (uint32_t k = 0; k < reply->n_states; k++) {
+        if (reply->states[k] > KVC_KEY_SKIPPED)
+            return "no such state";
+        assigned += reply->states[k] == KVC_KEY_SAVED;
+    }
+    if (assigned != reply->n_assigned)
+        return "another number of locations";
+    for (uint32_t k = 0; k < assigned; k++)
+        if (map_at(&client->map, reply->tiers[k], reply->offsets[k],
+                   saving->parts[i]->layout.slot_bytes) == NULL)
+            return "not in a mapped extent";
+    return NULL;
+}
+
+static const char *judge_chunks(const kvc_client *client, const struct codec_save_reply *reply,
+                                uint64_t assigned)
+{
+    uint64_t blocks = 0;
+
+    for (uint32_t i = 0; i < reply->n_chunks; i++) {
+        if (reply->chunk_blocks[i] == 0 || reply->chunk_blocks[i] > KVC_CHUNK_BLOCKS)
+            return "a chunk of no blocks, or too many";
+        if (map_word(&client->map, reply->chunk_words[i]) == NULL || reply->chunk_numbers[i] == 0)
+            return "no such word or number";
+        blocks += reply->chunk_blocks[i];
+    }
+    if (blocks != assigned)
+        return "chunks of another number of blocks";
+    return assigned > 0 && reply->save == 0 ? "no save" : NULL;
+}
+
+static kvc_status check_reply(kvc_client *client, const struct saving *saving)
+{
+    uint64_t assigned = 0;
+    const char *wrong;
+
+    if (saving->reply.n_entries != saving->args->n_entries)
+        return client_distrust(client, "SaveReply.entries", "another number of them");
+    for (uint32_t i = 0; i < saving->reply.n_entries; i++) {
+        wrong = judge_entry(client, saving, i);
+        if (wrong != NULL)
+            return client_distrust(client, "SaveReply.entries", wrong);
+        assigned += saving->reply.entries[i].n_assigned;
+    }
+    wrong = judge_chunks(client, &saving->reply, assigned);
+    return wrong != NULL ? client_distrust(client, "SaveReply.chunks", wrong) : KVC_OK;
+}
+
+/* Moves to the next assigned key; the caller knows that there is one. */
+static void seek(const struct saving *saving, struct cursor *cursor)
+{
+    for (;;) {
+        const struct codec_save_entry_reply *entry = &saving->reply.entries[cursor->entry];
+
+        while (cursor->key < entry->n_states && entry->states[cursor->key] != KVC_KEY_SAVED)
+            cursor->key++;
+        if (cursor->key < entry->n_states)
+            return;
+        *cursor = (struct cursor){.entry = cursor->entry + 1};
+    }
+}
+
+/* Gathers blocks of one layout: those of one entry, at most max. Returns how many. */
+static kvc_status copy_run(kvc_client *client, const struct saving *saving, struct cursor *cursor,
+                           uint32_t max, uint64_t *cells, uint32_t *copied)
+{
+    const struct codec_save_entry_reply *entry;
+    const struct part *part;
+    struct pack_block blocks[KVC_CHUNK_BLOCKS];
+    uint32_t n = 0;
+
+    seek(saving, cursor);
+    entry = &saving->reply.entries[cursor->entry];
+    part = saving->parts[cursor->entry];
+    for (; n < max && cursor->key < entry->n_states; cursor->key++) {
+        if (entry->states[cursor->key] != KVC_KEY_SAVED)
+            continue;
+        blocks[n].slot = map_at(&client->map, entry->tiers[cursor->assigned],
+                                entry->offsets[cursor->assigned], part->layout.slot_bytes);
+        blocks[n].id = saving->args->entries[cursor->entry].blocks[cursor->key];
+        cursor->assigned++;
+        n++;
+    }
+    *copied = n;
+    return client->copy->gather(saving->args->stream, &(struct pack_job){
+                                                          .layout = &part->layout,
+                                                          .slices = part->slices,
+                                                          .blocks = blocks,
+                                                          .n_blocks = n,
+                                                          .n_slices = part->layout.n_slices,
+                                                          .cells = cells,
+                                                      });
+}
+
+static kvc_status copy_chunk(kvc_client *client, const struct saving *saving, uint32_t chunk,
+                             struct cursor *cursor)
+{
+    const struct codec_save_reply *reply = &saving->reply;
+    uint64_t *cells = map_cells(&client->map, reply->chunk_words[chunk]);
+    kvc_status status = KVC_OK;
+
+    pause_pass("save.before_chunk");
+    for (uint32_t at = 0; at < reply->chunk_blocks[chunk] && status == KVC_OK;) {
+        uint32_t copied = 0;
+
+        status = copy_run(client, saving, cursor, reply->chunk_blocks[chunk] - at,
+                          saving->args->no_checksums ? NULL : cells + at, &copied);
+        at += copied;
+    }
+    if (status != KVC_OK)
+        return status;
+    pause_pass("save.before_word");
+    return client->copy->prove(saving->args->stream,
+                               map_word(&client->map, reply->chunk_words[chunk]),
+                               reply->chunk_numbers[chunk]);
+}
+
+/* Gives up from `chunk` on: no word of those will ever be written. */
+static void abort_rest(kvc_client *client, const struct codec_save_reply *reply, uint32_t chunk)
+{
+    uint32_t never[KVC_KEYS_MAX];
+    struct codec_abort abort = {.save = reply->save, .never = never};
+    size_t len = 0;
+
+    for (uint32_t i = chunk; i < reply->n_chunks && abort.n_never < KVC_KEYS_MAX; i++)
+        never[abort.n_never++] = i;
+    if (codec_put_abort(&abort, client->rpc.body, &len) == KVC_OK)
+        (void)rpc_tell(&client->rpc, WIRE_ABORT, client->rpc.body, len);
+}
+
+static kvc_status copy_all(kvc_client *client, const struct saving *saving)
+{
+    struct cursor cursor = {0};
+    kvc_status status;
+
+    for (uint32_t chunk = 0; chunk < saving->reply.n_chunks; chunk++) {
+        status = copy_chunk(client, saving, chunk, &cursor);
+        if (status == KVC_OK)
+            continue;
+        abort_rest(client, &saving->reply, chunk);
+        return rpc_fail(&client->rpc, status, NULL, "the copy of chunk %u failed", chunk);
+    }
+    return KVC_OK;
+}
+
+static void tell_states(const struct saving *saving)
+{
+    for (uint32_t i = 0; i < saving->reply.n_entries; i++)
+        if (saving->args->entries[i].states != NULL)
+            memcpy(saving->args->entries[i].states, saving->reply.entries[i].states,
+                   saving->reply.entries[i].n_states);
+}
+
+kvc_status kvc_save(kvc_client *client, const kvc_save_args *args, uint64_t *save)
+{
+    struct saving saving = {.args = args};
+    uint32_t n_keys = 0;
+    kvc_status status = client_enter(client);
+
+    if (status == KVC_OK)
+        status = check_args(client, &saving, &n_keys);
+    if (status != KVC_OK)
+        return status;
+    if (client->stopping)
+        return rpc_fail(&client->rpc, KVC_E_STOPPING, NULL, "the daemon is shutting down");
+    if (n_keys > 0) {
+        status = ask(client, &saving, save != NULL);
+        if (status == KVC_OK)
+            status = check_reply(client, &saving);
+        if (status == KVC_OK)
+            status = copy_all(client, &saving);
+    }
+    if (status != KVC_OK)
+        return status;
+    tell_states(&saving);
+    if (saving.reply.n_chunks > 0) {
+        rpc_hint(&client->rpc, WIRE_NUDGE);
+        if (save != NULL)
+            saves_add(&client->saves, saving.reply.save);
+    }
+    if (save != NULL)
+        *save = saving.reply.n_chunks > 0 ? saving.reply.save : 0;
+    return KVC_OK;
+}
