@@ -1,0 +1,296 @@
+#include "daemon/conn/connection.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/fault.h"
+#include "daemon/base/fd.h"
+#include "daemon/base/list.h"
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/conn/outqueue.h"
+
+/* One client gives way to the others after this many packets. */
+#define PACKETS_PER_WAKE 16
+/* How often a queue that does not empty by itself is looked at. */
+#define QUEUE_LOOK_MS  250
+#define QUEUE_RETRY_MS 5
+
+enum connection_state {
+    CONNECTION_OPEN,
+    CONNECTION_CLOSING, /* waits for the loop to close its handles */
+};
+
+struct connection {
+    struct connection_hub *hub;
+    const struct connection_events *events;
+    void *arg;
+    uv_poll_t poll;
+    uv_timer_t timer; /* runs while the queue is not empty */
+    int sock;
+    enum connection_state state;
+    int open_handles;
+    int polled; /* UV_READABLE and UV_WRITABLE, as asked of the loop */
+    bool later; /* sending is retried by the clock only */
+    struct outqueue out;
+    uint64_t progress_us; /* when something left the queue, or it began to fill */
+    pid_t pid;
+    uid_t uid;
+};
+
+kvc_status connection_hub_init(struct connection_hub *hub, uv_loop_t *loop)
+{
+    *hub = (struct connection_hub){.loop = loop, .buffer = mem_alloc(KVC_WIRE_PACKET_MAX)};
+    return hub->buffer != NULL ? KVC_OK : KVC_E_NO_MEMORY;
+}
+
+void connection_hub_fini(struct connection_hub *hub)
+{
+    mem_free(hub->buffer);
+    hub->buffer = NULL;
+}
+
+static void close_handle(struct connection *c)
+{
+    if (--c->open_handles > 0)
+        return;
+    fd_close(c->sock);
+    c->events->ended(c->arg);
+    mem_free(c);
+}
+
+static void poll_close_cb(uv_handle_t *handle)
+{
+    close_handle(container_of((uv_poll_t *)handle, struct connection, poll));
+}
+
+static void timer_close_cb(uv_handle_t *handle)
+{
+    close_handle(container_of((uv_timer_t *)handle, struct connection, timer));
+}
+
+/* The queue's descriptors end now; the socket, which is polled, when the loop has let it go. */
+void connection_end(struct connection *c)
+{
+    if (c->state == CONNECTION_CLOSING)
+        return;
+    c->state = CONNECTION_CLOSING;
+    outqueue_clear(&c->out);
+    uv_close((uv_handle_t *)&c->poll, poll_close_cb);
+    uv_close((uv_handle_t *)&c->timer, timer_close_cb);
+}
+
+void connection_malformed(struct connection *c, const char *why)
+{
+    if (c->state == CONNECTION_CLOSING)
+        return;
+    c->hub->bad_packets++;
+    log_warn("conn", "malformed packet pid=%d uid=%u reason=\"%s\"", (int)c->pid, c->uid, why);
+    connection_end(c);
+}
+
+static void cut(struct connection *c, const char *why)
+{
+    c->hub->cut++;
+    log_warn("conn", "connection cut pid=%d uid=%u reason=%s queued_bytes=%zu", (int)c->pid, c->uid,
+             why, c->out.bytes);
+    connection_end(c);
+}
+
+static void poll_cb(uv_poll_t *poll, int status, int events);
+
+/* Asks the loop for what is needed now: writable only while something waits to be written. */
+static void update_poll(struct connection *c)
+{
+    int wanted = 0;
+
+    if (c->out.bytes < KVC_OUT_STOP_BYTES)
+        wanted |= UV_READABLE;
+    if (!outqueue_empty(&c->out) && !c->later)
+        wanted |= UV_WRITABLE;
+    if (wanted == c->polled || c->state == CONNECTION_CLOSING)
+        return;
+    if (wanted == 0) {
+        uv_poll_stop(&c->poll);
+    } else if (uv_poll_start(&c->poll, wanted, poll_cb) < 0) {
+        connection_end(c);
+        return;
+    }
+    c->polled = wanted;
+}
+
+static void flush(struct connection *c)
+{
+    bool sent = false;
+    enum outqueue_result result = outqueue_flush(&c->out, c->sock, &sent);
+
+    if (result == OUTQUEUE_OVER) {
+        /* What the other side sent before it went is still to be read: the end comes from there. */
+        outqueue_clear(&c->out);
+        result = OUTQUEUE_SENT;
+    }
+    if (sent)
+        c->progress_us = clock_now_us();
+    c->later = result == OUTQUEUE_LATER;
+    if (result == OUTQUEUE_SENT)
+        uv_timer_stop(&c->timer);
+    update_poll(c);
+}
+
+static void timer_cb(uv_timer_t *timer)
+{
+    struct connection *c = container_of(timer, struct connection, timer);
+
+    if (c->later)
+        flush(c);
+    if (c->state == CONNECTION_CLOSING || outqueue_empty(&c->out))
+        return;
+    if (clock_now_us() - c->progress_us >= KVC_OUT_CUT_MS * CLOCK_MS_US) {
+        cut(c, "not_reading");
+        return;
+    }
+    uv_timer_start(timer, timer_cb, c->later ? QUEUE_RETRY_MS : QUEUE_LOOK_MS, 0);
+}
+
+static void enqueue(struct connection *c, struct wire_packet *packet, bool later)
+{
+    const bool first = outqueue_empty(&c->out);
+
+    if (outqueue_push(&c->out, packet) != KVC_OK) {
+        wire_close_fds(packet);
+        log_warn("conn", "connection ended pid=%d uid=%u reason=no_memory", (int)c->pid, c->uid);
+        connection_end(c);
+        return;
+    }
+    if (first) {
+        c->later = later;
+        c->progress_us = clock_now_us();
+        uv_timer_start(&c->timer, timer_cb, later ? QUEUE_RETRY_MS : QUEUE_LOOK_MS, 0);
+    }
+    if (c->out.bytes >= KVC_OUT_CUT_BYTES)
+        cut(c, "too_much_unread");
+    update_poll(c);
+}
+
+void connection_send(struct connection *c, uint16_t type, uint32_t seq, const uint8_t *body,
+                     size_t body_len, const int *fds, uint32_t n_fds)
+{
+    struct wire_packet packet = {
+        .type = type, .seq = seq, .body = body, .body_len = (uint32_t)body_len, .n_fds = n_fds};
+    enum outqueue_result result = OUTQUEUE_WAIT;
+
+    for (uint32_t i = 0; i < n_fds; i++)
+        packet.fds[i] = fds[i];
+    if (c->state == CONNECTION_CLOSING) {
+        wire_close_fds(&packet);
+        return;
+    }
+    if (outqueue_empty(&c->out)) {
+        result = outqueue_direct(&c->out, c->sock, &packet);
+        if (result == OUTQUEUE_SENT)
+            return;
+        if (result == OUTQUEUE_OVER) {
+            wire_close_fds(&packet);
+            return;
+        }
+    }
+    enqueue(c, &packet, result == OUTQUEUE_LATER);
+}
+
+/* Handles one packet; false when there is none now, or no more. */
+static bool receive(struct connection *c)
+{
+    struct wire_packet packet = {0};
+    const char *why = NULL;
+
+    switch (wire_recv(c->sock, c->hub->buffer, &packet, &why)) {
+    case WIRE_OK:
+        c->events->packet(c->arg, &packet);
+        wire_close_fds(&packet);
+        return c->state == CONNECTION_OPEN;
+    case WIRE_AGAIN:
+        return false;
+    case WIRE_EOF:
+        connection_end(c);
+        return false;
+    case WIRE_BAD:
+        connection_malformed(c, why);
+        return false;
+    case WIRE_FAIL:
+        log_warn("conn", "receive failed pid=%d uid=%u error=\"%m\"", (int)c->pid, c->uid);
+        connection_end(c);
+        return false;
+    }
+    return false;
+}
+
+/*
+ * libuv stops a handle whose socket has an error, such as the reset of a peer that closed with
+ * packets unread. What it sent before is still there: sending or receiving clears the error.
+ */
+static void poll_cb(uv_poll_t *poll, int status, int events)
+{
+    struct connection *c = container_of(poll, struct connection, poll);
+
+    if (status < 0)
+        c->polled = 0;
+    if ((events & UV_WRITABLE) || status < 0)
+        flush(c);
+    for (int i = 0; i < PACKETS_PER_WAKE && c->state == CONNECTION_OPEN; i++)
+        if (c->out.bytes >= KVC_OUT_STOP_BYTES || !receive(c))
+            break;
+    update_poll(c);
+}
+
+/*
+ * A child that holds the same socket may go on sending; only what was there when the process ended
+ * is read, which the size of the receive queue says.
+ */
+void connection_finish(struct connection *c)
+{
+    int waiting = 0;
+
+    if (c->state == CONNECTION_CLOSING || ioctl(c->sock, SIOCINQ, &waiting) < 0)
+        waiting = 0;
+    for (int got = 0; c->state == CONNECTION_OPEN && got < waiting; got += KVC_WIRE_HEADER_BYTES)
+        if (!receive(c))
+            break;
+    connection_end(c);
+}
+
+kvc_status connection_open(struct connection_hub *hub, int sock,
+                           const struct connection_events *events, void *arg,
+                           struct connection **connection)
+{
+    struct connection *c = mem_zalloc(sizeof(*c));
+
+    if (c == NULL)
+        return KVC_E_NO_MEMORY;
+    c->hub = hub;
+    c->events = events;
+    c->arg = arg;
+    c->sock = sock;
+    outqueue_init(&c->out);
+    if (fault_fires("connection.poll") || uv_poll_init(hub->loop, &c->poll, sock) < 0) {
+        mem_free(c);
+        return KVC_E_SYSTEM;
+    }
+    uv_timer_init(hub->loop, &c->timer);
+    c->open_handles = 2;
+    *connection = c;
+    update_poll(c);
+    return KVC_OK;
+}
+
+void connection_set_peer(struct connection *c, pid_t pid, uid_t uid)
+{
+    c->pid = pid;
+    c->uid = uid;
+}
+
+size_t connection_queued_bytes(const struct connection *c)
+{
+    return c->out.bytes;
+}

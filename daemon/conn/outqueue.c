@@ -1,0 +1,126 @@
+#include "daemon/conn/outqueue.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "daemon/base/mem.h"
+
+/*
+ * Descriptors in packets that nobody has received count against the user's limit of open files, all
+ * sockets together: a client that asks for many and reads none would use up everybody's. So no more
+ * than this many are sent to one that has not read what it was sent before.
+ */
+#define FDS_UNREAD_MAX (2 * KVC_WIRE_FDS_MAX)
+
+struct out_packet {
+    struct list link;
+    struct wire_packet packet;
+    uint8_t body[];
+};
+
+static size_t weight(const struct wire_packet *packet)
+{
+    return KVC_WIRE_HEADER_BYTES + packet->body_len + packet->n_fds * (size_t)OUTQUEUE_FD_BYTES;
+}
+
+void outqueue_init(struct outqueue *queue)
+{
+    list_init(&queue->packets);
+    queue->bytes = 0;
+    queue->fds_unread = 0;
+}
+
+static void drop(struct outqueue *queue, struct out_packet *out)
+{
+    queue->bytes -= weight(&out->packet);
+    list_remove(&out->link);
+    wire_close_fds(&out->packet);
+    mem_free(out);
+}
+
+void outqueue_clear(struct outqueue *queue)
+{
+    struct out_packet *out;
+
+    while ((out = list_first(&queue->packets, struct out_packet, link)) != NULL)
+        drop(queue, out);
+}
+
+bool outqueue_empty(const struct outqueue *queue)
+{
+    return list_empty(&queue->packets);
+}
+
+kvc_status outqueue_push(struct outqueue *queue, const struct wire_packet *packet)
+{
+    struct out_packet *out = mem_alloc(sizeof(*out) + packet->body_len);
+
+    if (out == NULL)
+        return KVC_E_NO_MEMORY;
+    out->packet = *packet;
+    out->packet.body = out->body;
+    memcpy(out->body, packet->body, packet->body_len);
+    list_init(&out->link);
+    list_push_back(&queue->packets, &out->link);
+    queue->bytes += weight(packet);
+    return KVC_OK;
+}
+
+/* SIOCOUTQ is what the other side has not received yet, in bytes of the kernel's memory. */
+static bool may_send_fds(struct outqueue *queue, int sock, uint32_t n)
+{
+    int unread = 0;
+
+    if (queue->fds_unread + n <= FDS_UNREAD_MAX)
+        return true;
+    if (ioctl(sock, SIOCOUTQ, &unread) < 0 || unread > 0)
+        return false;
+    queue->fds_unread = 0;
+    return true;
+}
+
+static enum outqueue_result send_one(struct outqueue *queue, int sock,
+                                     const struct wire_packet *packet)
+{
+    if (packet->n_fds > 0 && !may_send_fds(queue, sock, packet->n_fds))
+        return OUTQUEUE_LATER;
+    switch (wire_send(sock, packet)) {
+    case WIRE_OK:
+        queue->fds_unread += packet->n_fds;
+        return OUTQUEUE_SENT;
+    case WIRE_AGAIN:
+        return OUTQUEUE_WAIT;
+    case WIRE_FAIL:
+        if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM)
+            return OUTQUEUE_LATER;
+        return OUTQUEUE_OVER;
+    default:
+        return OUTQUEUE_OVER;
+    }
+}
+
+enum outqueue_result outqueue_flush(struct outqueue *queue, int sock, bool *sent)
+{
+    struct out_packet *out;
+
+    while ((out = list_first(&queue->packets, struct out_packet, link)) != NULL) {
+        enum outqueue_result result = send_one(queue, sock, &out->packet);
+
+        if (result != OUTQUEUE_SENT)
+            return result;
+        *sent = true;
+        drop(queue, out);
+    }
+    return OUTQUEUE_SENT;
+}
+
+enum outqueue_result outqueue_direct(struct outqueue *queue, int sock, struct wire_packet *packet)
+{
+    enum outqueue_result result = send_one(queue, sock, packet);
+
+    if (result == OUTQUEUE_SENT)
+        wire_close_fds(packet);
+    return result;
+}
