@@ -1,0 +1,129 @@
+#include "daemon/api/api.h"
+
+#include "daemon/api/session.h"
+#include "daemon/api/wake.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+
+kvc_status api_create(const struct api_config *config, struct api **api)
+{
+    struct api *a = mem_zalloc(sizeof(*a));
+
+    if (a == NULL)
+        return KVC_E_NO_MEMORY;
+    a->config = *config;
+    a->started_us = clock_now_us();
+    list_init(&a->sessions);
+    list_init(&a->waiting);
+    uv_timer_init(config->loop, &a->room_timer);
+    if (connection_hub_init(&a->hub, config->loop) != KVC_OK || codec_create(&a->codec) != KVC_OK ||
+        save_scratch_create(a) != KVC_OK) {
+        api_destroy(a);
+        return KVC_E_NO_MEMORY;
+    }
+    *api = a;
+    return KVC_OK;
+}
+
+static void on_save_done(void *ctx, struct owner *owner, const struct save_outcome *outcome)
+{
+    (void)ctx;
+    save_done(owner_user(owner), outcome);
+}
+
+static void on_room(void *ctx)
+{
+    save_room(ctx);
+}
+
+static void on_owner_free(void *ctx, struct owner *owner)
+{
+    struct session *s = owner_user(owner);
+
+    (void)ctx;
+    s->owner = NULL;
+    session_free(s);
+}
+
+struct store_events api_store_events(struct api *api)
+{
+    return (struct store_events){
+        .ctx = api,
+        .save_done = on_save_done,
+        .room = on_room,
+        .owner_free = on_owner_free,
+    };
+}
+
+kvc_status api_serve(struct api *api, struct store *store, struct tier *const tiers[TIER_COUNT],
+                     int sock)
+{
+    kvc_status status = wake_create(api->config.loop, store, &api->wake);
+
+    if (status != KVC_OK)
+        return status;
+    api->store = store;
+    for (int t = 0; t < TIER_COUNT; t++)
+        api->tiers[t] = tiers[t];
+    return listener_open(api->config.loop, sock, session_accept, api, &api->listener);
+}
+
+void api_stop(struct api *api)
+{
+    struct session *s;
+
+    if (api->stopping)
+        return;
+    api->stopping = true;
+    listener_close(api->listener);
+    api->listener = NULL;
+    list_for_each(s, &api->sessions, link)
+        if (s->state == SESSION_OPEN)
+            session_notice(s, WIRE_STOPPING, codec_empty(api->codec));
+}
+
+bool api_busy(const struct api *api)
+{
+    struct store_stats stats;
+
+    store_stats(api->store, &stats);
+    return !list_empty(&api->waiting) || stats.filling_slots > 0 || stats.open_loads > 0;
+}
+
+void api_end_connections(struct api *api)
+{
+    struct session *s;
+
+    list_for_each(s, &api->sessions, link)
+        if (s->connection != NULL)
+            connection_end(s->connection);
+}
+
+uint32_t api_connections(const struct api *api)
+{
+    return api->n_connections;
+}
+
+static void close_cb(uv_handle_t *handle)
+{
+    mem_free(container_of((uv_timer_t *)handle, struct api, room_timer));
+}
+
+void api_destroy(struct api *api)
+{
+    struct session *s;
+
+    if (api == NULL)
+        return;
+    if (api->listener != NULL)
+        listener_close(api->listener);
+    api->listener = NULL;
+    wake_close(api->wake);
+    while ((s = list_first(&api->sessions, struct session, link)) != NULL)
+        session_free(s);
+    save_scratch_destroy(api);
+    codec_destroy(api->codec);
+    connection_hub_fini(&api->hub);
+    uv_close((uv_handle_t *)&api->room_timer, close_cb);
+}

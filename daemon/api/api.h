@@ -1,0 +1,49 @@
+/*
+ * Requests: from decoded packets to the store and back. One file per family (session, layout,
+ * lookup, save, load, admin), and the sessions that they belong to. This header is the door, for
+ * server.c: it makes an api, gives it the store and a socket to listen on, and stops it.
+ *
+ * May include everything but server, config and main. All of it runs on the loop's thread.
+ */
+#ifndef KVC_API_API_H
+#define KVC_API_API_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "daemon/store/store.h"
+#include "daemon/tier/tier.h"
+
+struct api;
+
+struct api_config {
+    uv_loop_t *loop;
+    uint64_t boot_epoch;
+    const char *device; /* "host" or "cuda" */
+    uint32_t lease_ms_max;
+};
+
+kvc_status api_create(const struct api_config *config, struct api **api);
+/* For store_create. Nothing comes before api_serve. */
+struct store_events api_store_events(struct api *api);
+
+/*
+ * Begins to accept on a bound socket, which stays the caller's. Store and tiers (NULL where there
+ * is none) stay until api_destroy.
+ */
+kvc_status api_serve(struct api *api, struct store *store, struct tier *const tiers[TIER_COUNT],
+                     int sock);
+
+/* Accepts no more, tells every session, and refuses requests that begin something. */
+void api_stop(struct api *api);
+/* Whether saves or loads of connected sessions are still under way. */
+bool api_busy(const struct api *api);
+/* Ends every connection. api_connections() tells when the last one is over. */
+void api_end_connections(struct api *api);
+uint32_t api_connections(const struct api *api);
+
+/* Ends what is left of sessions. The store calls nothing any more. NULL is fine. */
+void api_destroy(struct api *api);
+
+#endif

@@ -1,0 +1,129 @@
+/* Which family answers a packet, and who may ask. */
+#include "daemon/api/session.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "daemon/base/log.h"
+
+#define ROLE(r) (1u << (r))
+#define W       ROLE(STORE_ROLE_WORKER)
+#define R       ROLE(STORE_ROLE_READER)
+#define S       ROLE(STORE_ROLE_SCHEDULER)
+#define ALL     (W | R | S | ROLE(STORE_ROLE_OPERATOR))
+
+enum flag {
+    BEGINS = 1 << 0,   /* begins something: refused while the daemon stops */
+    NO_REPLY = 1 << 1, /* a refusal is counted and not told */
+    FDS = 1 << 2,      /* may bring descriptors */
+};
+
+struct route {
+    uint16_t type;
+    uint16_t roles;
+    unsigned flags;
+    handler *handle; /* NULL: known, not done */
+};
+
+static const struct route routes[] = {
+    {WIRE_HELLO, ALL, 0, session_hello},
+    {WIRE_REGISTER, W | R | S, BEGINS, layout_register},
+    {WIRE_UNREGISTER, W | R | S, 0, layout_unregister},
+    {WIRE_MAP, W | R, 0, layout_map},
+    {WIRE_LOOKUP, W | R | S, BEGINS, lookup_lookup},
+    {WIRE_SAVE, W, BEGINS, save_save},
+    {WIRE_ABORT, W, 0, save_abort},
+    {WIRE_LOAD, W | R, BEGINS, load_load},
+    {WIRE_EXTEND, W | R | S, 0, lookup_extend},
+    {WIRE_RELEASE, W | R | S, 0, lookup_release},
+    {WIRE_ADOPT, W | R | S, BEGINS, lookup_adopt},
+    {WIRE_DRAINED, W | R, 0, save_drained},
+    {WIRE_NUDGE, W | R, NO_REPLY, load_nudge},
+    {WIRE_STATS, ALL, 0, admin_stats},
+    {WIRE_LIST, ALL, 0, admin_list},
+    {WIRE_PING, ALL, 0, admin_ping},
+    {WIRE_REPORT, W | R, NO_REPLY, load_report},
+#ifdef KVC_DEBUG
+    {WIRE_DEBUG, ALL, 0, debug_debug},
+#endif
+    {WIRE_REGION_PART, ALL, FDS, NULL},
+};
+
+static const struct route unknown = {.roles = ALL};
+
+static const struct route *find(uint16_t type)
+{
+    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
+        if (routes[i].type == type)
+            return &routes[i];
+    return &unknown;
+}
+
+/* What no correct client sends ends the connection; a text, or NULL. */
+static const char *malformed(const struct session *s, const struct wire_packet *packet,
+                             const struct route *route)
+{
+    if (packet->type >= WIRE_NOTICE)
+        return "a reply or notice sent as a request";
+    if (packet->type == 0)
+        return "type 0";
+    if (s->state == SESSION_NEW && packet->type != WIRE_HELLO)
+        return "a request before HELLO";
+    if (packet->n_fds > 0 && !(route->flags & FDS))
+        return "descriptors with a message that takes none";
+    return NULL;
+}
+
+static kvc_status handle(struct session *s, const struct route *route,
+                         const struct request *request, struct refusal *why)
+{
+    if (route->handle == NULL)
+        return refuse(why, KVC_E_UNSUPPORTED, "not done by this daemon", "%s", "");
+    if (s->state == SESSION_OPEN && !(route->roles & ROLE(s->role)))
+        return refuse(why, KVC_E_DENIED, "not for sessions of this role", "%s", "");
+    if ((route->flags & BEGINS) && s->api->stopping)
+        return refuse(why, KVC_E_STOPPING, "the daemon is shutting down", "%s", "");
+    return route->handle(s, request, why);
+}
+
+void session_packet(void *arg, struct wire_packet *packet)
+{
+    struct session *s = arg;
+    const struct route *route = find(packet->type);
+    const char *wrong = malformed(s, packet, route);
+    struct request request = {.type = packet->type, .seq = packet->seq};
+    struct refusal why = {0};
+    kvc_status status;
+
+    s->requests++;
+    if (wrong == NULL && route->handle != NULL)
+        wrong = codec_unpack(s->api->codec, packet, &request);
+    if (wrong != NULL) {
+        connection_malformed(s->connection, wrong);
+        return;
+    }
+    status = handle(s, route, &request, &why);
+    if (status == KVC_OK)
+        return;
+    log_debug("api", "refused type=%s status=\"%s\" field=%s pid=%d", wire_type_name(packet->type),
+              kvc_status_text(status), why.field, (int)process_pid(s->process));
+    if (route->flags & NO_REPLY)
+        s->api->refused_requests++;
+    else
+        session_refuse(s, packet->seq, status, &why);
+}
+
+kvc_status keys_count(struct bytes keys, uint32_t *n, struct refusal *why, const char *field, ...)
+{
+    va_list args;
+
+    if (keys.len % KVC_KEY_BYTES == 0) {
+        *n = (uint32_t)(keys.len / KVC_KEY_BYTES);
+        return KVC_OK;
+    }
+    va_start(args, field);
+    vsnprintf(why->field, sizeof(why->field), field, args);
+    va_end(args);
+    snprintf(why->detail, sizeof(why->detail), "not a multiple of %u bytes", KVC_KEY_BYTES);
+    return KVC_E_INVALID;
+}

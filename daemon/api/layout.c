@@ -1,0 +1,154 @@
+/* REGISTER, UNREGISTER, MAP: parts, and the memory that their blocks may lie in. */
+#include "daemon/api/session.h"
+
+#include <string.h>
+
+#include "daemon/base/fd.h"
+
+#define EXTENT_TIER(extent)  ((enum tier_kind)((extent) >> 31))
+#define EXTENT_INDEX(extent) ((extent)&0x7fffffffu)
+
+static kvc_status check_register(const struct msg_register *r, struct refusal *why)
+{
+    if (r->namespace_digest.len != KVC_NAMESPACE_BYTES)
+        return refuse(why, KVC_E_INVALID, "not 32 bytes", "namespace_digest");
+    if (r->slice_bytes.n > KVC_SLICES_MAX)
+        return refuse(why, KVC_E_LIMIT, "more slices than a layout may have", "slice_bytes");
+    if (r->slice_bytes.n == 0)
+        return refuse(why, KVC_E_INVALID, "a layout has at least one slice", "slice_bytes");
+    if (r->slice_dtypes.len != 0 && r->slice_dtypes.len != r->slice_bytes.n)
+        return refuse(why, KVC_E_INVALID, "not one byte a slice", "slice_dtypes");
+    if (r->family.len != 0 && r->family.len != 16)
+        return refuse(why, KVC_E_INVALID, "not 16 bytes", "family");
+    if (strlen(r->name) > KVC_NAME_MAX)
+        return refuse(why, KVC_E_LIMIT, "longer than a name may be", "name");
+    return KVC_OK;
+}
+
+kvc_status layout_register(struct session *s, const struct request *request, struct refusal *why)
+{
+    const struct msg_register *r = &request->register_;
+    struct store_part part = {
+        .namespace_digest = r->namespace_digest.data,
+        .slice_bytes = r->slice_bytes.values,
+        .n_slices = (uint32_t)r->slice_bytes.n,
+        .dtypes = r->slice_dtypes.len > 0 ? r->slice_dtypes.data : NULL,
+        .block_tokens = r->block_tokens,
+        .rule = r->rule,
+        .window = r->window,
+        .family = r->family.len > 0 ? r->family.data : NULL,
+        .name = r->name[0] != '\0' ? r->name : NULL,
+    };
+    struct store_part_info info;
+    struct msg_register_reply reply;
+    kvc_status status = check_register(r, why);
+
+    if (status == KVC_OK)
+        status = store_register(s->api->store, s->owner, &part, &info, why);
+    if (status != KVC_OK)
+        return status;
+    reply = (struct msg_register_reply){
+        .part = info.part,
+        .epoch = info.epoch,
+        .fingerprint = info.fingerprint,
+        .slot_bytes = info.slot_bytes,
+        .extents = info.extents,
+    };
+    session_reply(s, WIRE_REGISTER, request->seq, codec_register(s->api->codec, &reply));
+    return KVC_OK;
+}
+
+kvc_status layout_unregister(struct session *s, const struct request *request, struct refusal *why)
+{
+    kvc_status status = store_unregister(s->api->store, s->owner, request->unregister.part, why);
+
+    if (status == KVC_OK)
+        session_reply(s, WIRE_UNREGISTER, request->seq, codec_empty(s->api->codec));
+    return status;
+}
+
+static bool contains(const uint32_t *values, uint32_t n, uint32_t wanted)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (values[i] == wanted)
+            return true;
+    return false;
+}
+
+/* All acknowledged extents are looked at before the first counts, so that a refusal changes none.
+ */
+static kvc_status check_mapped(const struct session *s, struct numbers mapped, struct refusal *why)
+{
+    uint32_t seen[KVC_WIRE_FDS_MAX], page[KVC_WIRE_FDS_MAX];
+    uint32_t n_seen = 0, cursor = 0;
+    bool more = true;
+
+    if (mapped.n > KVC_WIRE_FDS_MAX)
+        return refuse(why, KVC_E_LIMIT, "more than one reply can have told", "mapped");
+    while (more && n_seen < mapped.n) {
+        uint32_t n = store_owner_extents(s->api->store, s->owner, cursor, page, KVC_WIRE_FDS_MAX,
+                                         &cursor, &more);
+
+        for (uint32_t i = 0; i < mapped.n; i++)
+            if (contains(page, n, mapped.values[i]) && !contains(seen, n_seen, mapped.values[i]))
+                seen[n_seen++] = mapped.values[i];
+    }
+    for (uint32_t i = 0; i < mapped.n; i++)
+        if (!contains(seen, n_seen, mapped.values[i]))
+            return refuse(why, KVC_E_DENIED, "not an extent of this tenant", "mapped[%u]", i);
+    return KVC_OK;
+}
+
+static void close_fds(int *fds, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        fd_close(fds[i]);
+}
+
+static kvc_status export_extents(const struct session *s, const uint32_t *extents, uint32_t n,
+                                 uint8_t *kinds, int *fds, struct refusal *why)
+{
+    const bool readonly = s->role != STORE_ROLE_WORKER;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct tier *tier = s->api->tiers[EXTENT_TIER(extents[i])];
+        kvc_status status = tier_export(tier, EXTENT_INDEX(extents[i]), readonly, &fds[i]);
+
+        if (status != KVC_OK) {
+            close_fds(fds, i);
+            return refuse(why, status, "an extent cannot be handed out now", "%s", "");
+        }
+        kinds[i] = (uint8_t)tier_memory(tier);
+    }
+    return KVC_OK;
+}
+
+kvc_status layout_map(struct session *s, const struct request *request, struct refusal *why)
+{
+    const struct msg_map *map = &request->map;
+    uint32_t extents[KVC_WIRE_FDS_MAX];
+    uint8_t kinds[KVC_WIRE_FDS_MAX];
+    int fds[KVC_WIRE_FDS_MAX];
+    struct msg_map_reply reply = {.extents = extents, .kinds = kinds};
+    struct bytes body;
+    kvc_status status = check_mapped(s, map->mapped, why);
+
+    if (status != KVC_OK)
+        return status;
+    reply.n = store_owner_extents(s->api->store, s->owner, map->cursor, extents, KVC_WIRE_FDS_MAX,
+                                  &reply.cursor, &reply.more);
+    status = export_extents(s, extents, reply.n, kinds, fds, why);
+    if (status != KVC_OK)
+        return status;
+    for (uint32_t i = 0; i < map->mapped.n; i++) {
+        status = store_owner_mapped(s->api->store, s->owner, map->mapped.values[i]);
+        if (status != KVC_OK) {
+            close_fds(fds, reply.n);
+            return refuse(why, status, "cannot be acknowledged", "mapped[%u]", i);
+        }
+    }
+    body = codec_map(s->api->codec, &reply);
+    connection_send(s->connection, WIRE_MAP | WIRE_REPLY, request->seq, body.data, body.len, fds,
+                    reply.n);
+    return KVC_OK;
+}

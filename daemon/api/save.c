@@ -1,0 +1,332 @@
+/* SAVE, ABORT, DRAINED, and the notice SAVE_DONE. */
+#include "daemon/api/session.h"
+
+#include "daemon/api/scratch.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/mem.h"
+
+/* A save that has been admitted but for some keys, which wait for room. */
+struct waiting {
+    struct list link; /* api::waiting */
+    struct session *session;
+    struct save *save;
+    uint32_t seq;
+    uint64_t deadline_us;
+    uint32_t n_entries;
+    uint32_t n_keys[KVC_ENTRIES_MAX];
+};
+
+/* A reply to ABORT that comes when the save's words have arrived. */
+struct owed_reply {
+    struct list link; /* session::aborts */
+    uint64_t save;
+    uint32_t seq;
+};
+
+kvc_status save_scratch_create(struct api *api)
+{
+    api->scratch = mem_alloc(sizeof(*api->scratch));
+    return api->scratch != NULL ? KVC_OK : KVC_E_NO_MEMORY;
+}
+
+void save_scratch_destroy(struct api *api)
+{
+    mem_free(api->scratch);
+}
+
+static kvc_status check_save(const struct msg_save *save, struct refusal *why)
+{
+    const char *by_daemon = "copies by the daemon are not done";
+
+    if (save->save != 0)
+        return refuse(why, KVC_E_UNSUPPORTED, "saving slices apart is not done", "save");
+    if (save->region != 0)
+        return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "region");
+    if (save->event.len > 0)
+        return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "event");
+    if (save->n_entries > KVC_ENTRIES_MAX)
+        return refuse(why, KVC_E_LIMIT, "more entries than a save may have", "entries");
+    for (uint32_t i = 0; i < save->n_entries; i++)
+        if (save->entries[i].blocks.n > 0)
+            return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "entries[%u].blocks", i);
+    return KVC_OK;
+}
+
+static kvc_status read_entries(const struct msg_save *save, struct store_save_entry *entries,
+                               struct refusal *why)
+{
+    uint32_t n_total = 0;
+
+    for (uint32_t i = 0; i < save->n_entries; i++) {
+        const struct msg_save_entry *e = &save->entries[i];
+        uint32_t n;
+        kvc_status status = keys_count(e->keys, &n, why, "entries[%u].keys", i);
+
+        if (status != KVC_OK)
+            return status;
+        n_total += n;
+        if (n_total > KVC_KEYS_MAX)
+            return refuse(why, KVC_E_LIMIT, "more keys than a request may have", "entries[%u].keys",
+                          i);
+        entries[i] = (struct store_save_entry){
+            .part = e->part,
+            .epoch = e->epoch,
+            .keys = e->keys.data,
+            .n_keys = n,
+            .first_slice = e->first_slice,
+            .n_slices = e->slices,
+        };
+    }
+    return KVC_OK;
+}
+
+/* The assigned keys' locations, closed up; entries point into the scratch. */
+static void fill_entries(struct save_scratch *scratch, const uint32_t *n_keys, uint32_t n_entries,
+                         struct msg_save_entry_reply *entries)
+{
+    uint32_t key = 0, assigned = 0;
+
+    for (uint32_t e = 0; e < n_entries; e++) {
+        const uint32_t first = assigned;
+
+        entries[e] = (struct msg_save_entry_reply){
+            .states = scratch->states + key,
+            .n_states = n_keys[e],
+            .tiers = scratch->tiers + first,
+            .offsets = scratch->offsets + first,
+            .generations = scratch->generations + first,
+        };
+        for (uint32_t end = key + n_keys[e]; key < end; key++) {
+            if (scratch->states[key] != STORE_KEY_ASSIGNED)
+                continue;
+            scratch->tiers[assigned] = scratch->locations[key].tier;
+            scratch->offsets[assigned] = scratch->locations[key].offset;
+            scratch->generations[assigned] = scratch->locations[key].generation;
+            assigned++;
+        }
+        entries[e].n_assigned = assigned - first;
+    }
+}
+
+/* Skips what has no room, and answers. */
+static void seal(struct session *s, struct save *save, uint32_t seq, const uint32_t *n_keys,
+                 uint32_t n_entries)
+{
+    struct save_scratch *scratch = s->api->scratch;
+    struct msg_save_entry_reply entries[KVC_ENTRIES_MAX];
+    struct store_save_result result = {
+        .states = scratch->states, .locations = scratch->locations, .chunks = scratch->chunks};
+    struct msg_save_reply reply;
+
+    store_save_seal(s->api->store, save, &result);
+    fill_entries(scratch, n_keys, n_entries, entries);
+    for (uint32_t i = 0; i < result.n_chunks; i++) {
+        scratch->chunk_blocks[i] = scratch->chunks[i].blocks;
+        scratch->chunk_words[i] = scratch->chunks[i].word;
+        scratch->chunk_numbers[i] = scratch->chunks[i].number;
+    }
+    reply = (struct msg_save_reply){
+        .save = result.save,
+        .entries = entries,
+        .n_entries = n_entries,
+        .chunk_blocks = scratch->chunk_blocks,
+        .chunk_words = scratch->chunk_words,
+        .chunk_numbers = scratch->chunk_numbers,
+        .n_chunks = result.n_chunks,
+    };
+    session_reply(s, WIRE_SAVE, seq, codec_save(s->api->codec, &reply));
+}
+
+static void end_waiting(struct waiting *w)
+{
+    list_remove(&w->link);
+    seal(w->session, w->save, w->seq, w->n_keys, w->n_entries);
+    mem_free(w);
+}
+
+static void room_timer_cb(uv_timer_t *timer)
+{
+    struct api *api = container_of(timer, struct api, room_timer);
+    const uint64_t now = clock_now_us();
+    struct waiting *w, *after;
+
+    list_for_each_safe(w, after, &api->waiting, link)
+        if (now >= w->deadline_us)
+            end_waiting(w);
+    if (!list_empty(&api->waiting))
+        uv_timer_start(timer, room_timer_cb, KVC_SAVE_ROOM_MS, 0);
+}
+
+/* With no memory to wait in, it does not wait. */
+static void wait_for_room(struct session *s, struct save *save, const struct request *request,
+                          const uint32_t *n_keys)
+{
+    struct api *api = s->api;
+    const uint32_t n_entries = (uint32_t)request->save.n_entries;
+    struct waiting *w = mem_zalloc(sizeof(*w));
+
+    if (w == NULL) {
+        seal(s, save, request->seq, n_keys, n_entries);
+        return;
+    }
+    list_init(&w->link);
+    w->session = s;
+    w->save = save;
+    w->seq = request->seq;
+    w->deadline_us = clock_now_us() + KVC_SAVE_ROOM_MS * CLOCK_MS_US;
+    w->n_entries = n_entries;
+    for (uint32_t i = 0; i < n_entries; i++)
+        w->n_keys[i] = n_keys[i];
+    if (list_empty(&api->waiting)) {
+        uv_update_time(api->config.loop);
+        uv_timer_start(&api->room_timer, room_timer_cb, KVC_SAVE_ROOM_MS, 0);
+    }
+    list_push_back(&api->waiting, &w->link);
+}
+
+/* Some room: who waits longest takes first. */
+void save_room(struct api *api)
+{
+    struct waiting *w, *after;
+
+    list_for_each_safe(w, after, &api->waiting, link)
+        if (store_save_more(api->store, w->save) == 0)
+            end_waiting(w);
+}
+
+kvc_status save_save(struct session *s, const struct request *request, struct refusal *why)
+{
+    const struct msg_save *save = &request->save;
+    struct store_save_entry entries[KVC_ENTRIES_MAX];
+    struct store_save req = {
+        .entries = entries,
+        .n_entries = (uint32_t)save->n_entries,
+        .checksums = save->checksums,
+        .notify = save->notify,
+        .request = request->seq,
+    };
+    uint32_t n_keys[KVC_ENTRIES_MAX];
+    struct save *admitted;
+    uint32_t short_of;
+    kvc_status status = check_save(save, why);
+
+    if (status == KVC_OK)
+        status = read_entries(save, entries, why);
+    if (status == KVC_OK)
+        status = store_save_open(s->api->store, s->owner, &req, &admitted, &short_of, why);
+    if (status != KVC_OK)
+        return status;
+    for (uint32_t i = 0; i < req.n_entries; i++)
+        n_keys[i] = entries[i].n_keys;
+    if (short_of > 0)
+        wait_for_room(s, admitted, request, n_keys);
+    else
+        seal(s, admitted, request->seq, n_keys, req.n_entries);
+    return KVC_OK;
+}
+
+static void reply_abort(struct session *s, uint32_t seq, const struct save_outcome *outcome)
+{
+    struct msg_outcome reply = {
+        .save = outcome->save,
+        .status = outcome->status,
+        .published = outcome->published,
+        .dropped = outcome->dropped,
+    };
+
+    session_reply(s, WIRE_ABORT, seq, codec_abort(s->api->codec, &reply));
+}
+
+static struct waiting *find_waiting(const struct session *s, uint32_t seq)
+{
+    struct waiting *w;
+
+    list_for_each(w, &s->api->waiting, link)
+        if (w->session == s && w->seq == seq)
+            return w;
+    return NULL;
+}
+
+/* A save that still waits for room is answered too: with nothing to copy. */
+kvc_status save_abort(struct session *s, const struct request *request, struct refusal *why)
+{
+    const struct msg_abort *a = &request->abort;
+    struct waiting *waiting = a->save == 0 ? find_waiting(s, a->request) : NULL;
+    struct owed_reply *owed;
+    struct save_outcome outcome;
+    bool pending;
+    kvc_status status;
+
+    if (a->never.n > KVC_KEYS_MAX)
+        return refuse(why, KVC_E_LIMIT, "more chunks than a save may have", "never");
+    owed = mem_zalloc(sizeof(*owed));
+    if (owed == NULL)
+        return refuse(why, KVC_E_NO_MEMORY, "", "%s", "");
+    status = store_abort(s->api->store, s->owner, a->save, a->request, a->never.values,
+                         (uint32_t)a->never.n, a->never_all, &pending, &outcome, why);
+    if (status == KVC_OK && waiting != NULL)
+        end_waiting(waiting);
+    if (status == KVC_OK && pending) {
+        owed->save = outcome.save;
+        owed->seq = request->seq;
+        list_init(&owed->link);
+        list_push_back(&s->aborts, &owed->link);
+        return KVC_OK;
+    }
+    mem_free(owed);
+    if (status == KVC_OK)
+        reply_abort(s, request->seq, &outcome);
+    return status;
+}
+
+/* Told once: to who aborted it, or else to who asked to be told. */
+void save_done(struct session *s, const struct save_outcome *outcome)
+{
+    struct msg_outcome notice = {
+        .save = outcome->save,
+        .status = outcome->status,
+        .published = outcome->published,
+        .dropped = outcome->dropped,
+    };
+    struct owed_reply *owed, *after;
+    bool told = false;
+
+    list_for_each_safe(owed, after, &s->aborts, link) {
+        if (owed->save != outcome->save)
+            continue;
+        reply_abort(s, owed->seq, outcome);
+        list_remove(&owed->link);
+        mem_free(owed);
+        told = true;
+    }
+    if (!told)
+        session_notice(s, WIRE_SAVE_DONE, codec_save_done(s->api->codec, &notice));
+}
+
+kvc_status save_drained(struct session *s, const struct request *request, struct refusal *why)
+{
+    const struct msg_drained *drained = &request->drained;
+    kvc_status status = store_drained(s->api->store, s->owner, drained->session,
+                                      drained->secret.data, (uint32_t)drained->secret.len, why);
+
+    if (status == KVC_OK)
+        session_reply(s, WIRE_DRAINED, request->seq, codec_empty(s->api->codec));
+    return status;
+}
+
+void save_forget_session(struct session *s)
+{
+    struct waiting *w, *after;
+    struct owed_reply *owed;
+
+    list_for_each_safe(w, after, &s->api->waiting, link) {
+        if (w->session != s)
+            continue;
+        list_remove(&w->link);
+        mem_free(w);
+    }
+    while ((owed = list_first(&s->aborts, struct owed_reply, link)) != NULL) {
+        list_remove(&owed->link);
+        mem_free(owed);
+    }
+}

@@ -1,0 +1,270 @@
+#include "daemon/api/session.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/fd.h"
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+
+#define VERSION_SPOKEN 1u
+#define DEVICES_MAX    (sizeof(((struct owner_identity *)0)->devices) / KVC_UUID_BYTES)
+
+kvc_status refuse(struct refusal *why, kvc_status status, const char *detail, const char *field,
+                  ...)
+{
+    va_list args;
+
+    va_start(args, field);
+    vsnprintf(why->field, sizeof(why->field), field, args);
+    va_end(args);
+    snprintf(why->detail, sizeof(why->detail), "%s", detail);
+    return status;
+}
+
+static void send_body(struct session *s, uint16_t type, uint32_t seq, struct bytes body)
+{
+    if (s->connection != NULL)
+        connection_send(s->connection, type, seq, body.data, body.len, NULL, 0);
+}
+
+void session_reply(struct session *s, uint16_t type, uint32_t seq, struct bytes body)
+{
+    send_body(s, type | WIRE_REPLY, seq, body);
+}
+
+void session_notice(struct session *s, uint16_t type, struct bytes body)
+{
+    send_body(s, type, 0, body);
+}
+
+void session_refuse(struct session *s, uint32_t seq, kvc_status status, const struct refusal *why)
+{
+    struct msg_error error = {
+        .status = status,
+        .field = why->field,
+        .detail = why->detail[0] != '\0' ? why->detail : kvc_status_text(status),
+    };
+
+    s->api->refused_requests++;
+    send_body(s, WIRE_ERROR, seq, codec_error(s->api->codec, &error));
+}
+
+void session_free(struct session *s)
+{
+    struct api *api = s->api;
+
+    process_close(s->process);
+    list_remove(&s->link);
+    mem_free(s);
+    if (api->listener != NULL)
+        listener_retry(api->listener);
+}
+
+static void connection_ended(void *arg)
+{
+    struct session *s = arg;
+
+    s->connection = NULL;
+    s->api->n_connections--;
+    log_debug("api", "disconnected pid=%d session=%llu", (int)process_pid(s->process),
+              (unsigned long long)(s->owner != NULL ? owner_id(s->owner) : 0));
+    if (s->state == SESSION_NEW) {
+        session_free(s);
+        return;
+    }
+    s->state = SESSION_ENDED;
+    save_forget_session(s);
+    store_owner_end(s->api->store, s->owner);
+    if (process_is_gone(s->process))
+        store_owner_gone(s->api->store, s->owner);
+    if (s->api->listener != NULL)
+        listener_retry(s->api->listener);
+}
+
+/* What the process had sent before it ended counts, so the socket is read to its end first. */
+static void process_gone(void *arg)
+{
+    struct session *s = arg;
+
+    if (s->connection != NULL)
+        connection_finish(s->connection);
+    else if (s->owner != NULL)
+        store_owner_gone(s->api->store, s->owner);
+}
+
+static const struct connection_events events = {
+    .packet = session_packet,
+    .ended = connection_ended,
+};
+
+/* With no descriptor left for the pidfd, the listener's spare one is for it. */
+static kvc_status open_process(struct api *api, int sock, struct session *s)
+{
+    kvc_status status = process_open(api->config.loop, sock, process_gone, s, &s->process);
+
+    if (status == KVC_E_NO_FDS && listener_spend_spare(api->listener))
+        status = process_open(api->config.loop, sock, process_gone, s, &s->process);
+    return status;
+}
+
+void session_accept(void *arg, int sock)
+{
+    struct api *api = arg;
+    struct session *s = mem_zalloc(sizeof(*s));
+    kvc_status status = KVC_E_NO_MEMORY;
+
+    if (s == NULL)
+        goto refuse;
+    s->api = api;
+    list_init(&s->link);
+    list_init(&s->aborts);
+    s->connected_us = clock_now_us();
+    status = open_process(api, sock, s);
+    if (status != KVC_OK)
+        goto free_session;
+    status = connection_open(&api->hub, sock, &events, s, &s->connection);
+    if (status != KVC_OK)
+        goto close_process;
+    connection_set_peer(s->connection, process_pid(s->process), process_uid(s->process));
+    list_push_back(&api->sessions, &s->link);
+    api->n_connections++;
+    log_debug("api", "connected pid=%d uid=%u", (int)process_pid(s->process),
+              process_uid(s->process));
+    return;
+
+close_process:
+    process_close(s->process);
+free_session:
+    mem_free(s);
+refuse:
+    fd_close(sock);
+    if (status != KVC_E_DISCONNECTED)
+        log_warn("api", "connection not served reason=\"%s\"", kvc_status_text(status));
+}
+
+static kvc_status read_devices(const struct msg_hello *hello, struct owner_identity *identity,
+                               struct refusal *why)
+{
+    const struct bytes uuids = hello->device_uuids;
+
+    if (uuids.len % KVC_UUID_BYTES != 0)
+        return refuse(why, KVC_E_INVALID, "not a multiple of 16 bytes", "device_uuids");
+    if (uuids.len / KVC_UUID_BYTES > DEVICES_MAX)
+        return refuse(why, KVC_E_LIMIT, "more devices than a session may name", "device_uuids");
+    identity->n_devices = (uint32_t)(uuids.len / KVC_UUID_BYTES);
+    if (uuids.len > 0)
+        memcpy(identity->devices, uuids.data, uuids.len);
+    return KVC_OK;
+}
+
+static kvc_status check_hello(const struct session *s, const struct msg_hello *hello,
+                              struct refusal *why)
+{
+    if (s->state != SESSION_NEW)
+        return refuse(why, KVC_E_INVALID, "this connection has said HELLO already", "%s", "");
+    if (s->api->stopping)
+        return refuse(why, KVC_E_STOPPING, "the daemon is shutting down", "%s", "");
+    if (hello->role < STORE_ROLE_WORKER || hello->role > STORE_ROLE_OPERATOR)
+        return refuse(why, KVC_E_INVALID, "no such role", "role");
+    if (strlen(hello->name) > KVC_NAME_MAX)
+        return refuse(why, KVC_E_LIMIT, "longer than a name may be", "name");
+    if (strlen(hello->build) > KVC_NAME_MAX)
+        return refuse(why, KVC_E_LIMIT, "longer than a name may be", "build");
+    return KVC_OK;
+}
+
+static kvc_status open_owner(struct session *s, const struct msg_hello *hello, struct refusal *why)
+{
+    struct owner_identity identity = {
+        .role = hello->role,
+        .pid = process_pid(s->process),
+        .start_time = process_start_time(s->process),
+    };
+    char tenant[KVC_NAME_MAX + 1];
+    kvc_status status;
+
+    status = read_devices(hello, &identity, why);
+    if (status != KVC_OK)
+        return status;
+    if (identity.n_devices > 0) {
+        log_info("api", "devices ignored pid=%d devices=%u device=%s", (int)identity.pid,
+                 identity.n_devices, s->api->config.device);
+        identity.n_devices = 0;
+    }
+    snprintf(tenant, sizeof(tenant), "uid:%u", process_uid(s->process));
+    status = store_tenant(s->api->store, tenant, process_uid(s->process), &identity.tenant);
+    if (status != KVC_OK)
+        return refuse(why, status, "no room for another tenant", "%s", "");
+    status = store_owner_open(s->api->store, &identity, s, &s->owner);
+    if (status != KVC_OK)
+        return refuse(why, status, "no session can be opened", "%s", "");
+    s->state = SESSION_OPEN;
+    s->role = hello->role;
+    snprintf(s->name, sizeof(s->name), "%s", hello->name);
+    snprintf(s->build, sizeof(s->build), "%s", hello->build);
+    snprintf(s->tenant, sizeof(s->tenant), "%s", tenant);
+    return KVC_OK;
+}
+
+/* The page goes along as a duplicate, since what is sent is closed. */
+static void reply_hello(struct session *s, uint32_t seq, int page)
+{
+    const struct api *api = s->api;
+    struct msg_hello_reply reply = {
+        .version = VERSION_SPOKEN,
+        .session = owner_id(s->owner),
+        .secret = owner_secret(s->owner),
+        .boot_epoch = api->config.boot_epoch,
+        .device = api->config.device,
+        .tenant = s->tenant,
+        .build = KVC_BUILD_VERSION,
+        .page = page >= 0,
+        .lease_ms_max = api->config.lease_ms_max,
+    };
+    struct bytes body;
+
+    for (uint32_t t = 0; t < TIER_COUNT; t++) {
+        if (api->tiers[t] == NULL)
+            continue;
+        reply.tiers[t].bytes = tier_bytes(api->tiers[t]);
+        reply.tiers[t].extent_bytes = tier_extent_bytes(api->tiers[t]);
+        reply.tiers[t].extents = tier_extents(api->tiers[t]);
+    }
+    body = codec_hello(api->codec, &reply);
+    connection_send(s->connection, WIRE_HELLO | WIRE_REPLY, seq, body.data, body.len, &page,
+                    page >= 0);
+}
+
+kvc_status session_hello(struct session *s, const struct request *request, struct refusal *why)
+{
+    const struct msg_hello *hello = &request->hello;
+    kvc_status status = check_hello(s, hello, why);
+    int page = -1;
+
+    if (status != KVC_OK)
+        return status;
+    if (hello->version < VERSION_SPOKEN) {
+        refuse(why, KVC_E_VERSION, "this daemon speaks version 1 and later", "version");
+        session_refuse(s, request->seq, KVC_E_VERSION, why);
+        connection_end(s->connection);
+        return KVC_OK;
+    }
+    status = open_owner(s, hello, why);
+    if (status != KVC_OK)
+        return status;
+    if (owner_page_fd(s->owner) >= 0) {
+        page = fd_dup(owner_page_fd(s->owner));
+        if (page < 0) {
+            /* Nothing is known of this session to anybody: it ends with the connection. */
+            refuse(why, KVC_E_NO_FDS, "no descriptor for the completion page", "%s", "");
+            session_refuse(s, request->seq, KVC_E_NO_FDS, why);
+            connection_end(s->connection);
+            return KVC_OK;
+        }
+    }
+    reply_hello(s, request->seq, page);
+    return KVC_OK;
+}

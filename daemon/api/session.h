@@ -1,0 +1,98 @@
+/*
+ * A session: one connection, the process behind it, and the store's owner that it opened with
+ * HELLO. It outlives its connection as long as the owner owes something.
+ */
+#ifndef KVC_API_SESSION_H
+#define KVC_API_SESSION_H
+
+#include "daemon/api/api.h"
+#include "daemon/base/list.h"
+#include "daemon/conn/codec.h"
+#include "daemon/conn/connection.h"
+#include "daemon/conn/listener.h"
+#include "daemon/conn/process.h"
+
+struct wake;
+
+struct api {
+    struct api_config config;
+    struct store *store;
+    struct tier *tiers[TIER_COUNT];
+    struct connection_hub hub;
+    struct codec *codec;
+    struct listener *listener;
+    struct wake *wake;
+    uv_timer_t room_timer; /* runs while a save waits for room */
+    struct list sessions;
+    struct list waiting; /* saves that wait for room, first come first served */
+    uint32_t n_connections;
+    uint64_t started_us;
+    uint64_t refused_requests;
+    bool stopping;
+    struct save_scratch *scratch;
+};
+
+enum session_state {
+    SESSION_NEW,   /* connected, has not said HELLO */
+    SESSION_OPEN,  /* has an owner */
+    SESSION_ENDED, /* its connection is over; the owner still owes something */
+};
+
+struct session {
+    struct list link;
+    struct api *api;
+    enum session_state state;
+    struct connection *connection; /* NULL when it is over */
+    struct process *process;
+    struct owner *owner;
+    uint32_t role;
+    char name[KVC_NAME_MAX + 1];
+    char build[KVC_NAME_MAX + 1];
+    char tenant[KVC_NAME_MAX + 1];
+    uint64_t connected_us;
+    uint64_t requests;
+    struct list aborts; /* replies to ABORT that wait for save_done */
+};
+
+/* A connection was accepted; the socket is the session's, or closed. */
+void session_accept(void *api, int sock);
+/* Frees a session whose connection is over and whose owner, if any, is freed. */
+void session_free(struct session *session);
+
+/* Hands a packet to its family; dispatch.c. */
+void session_packet(void *session, struct wire_packet *packet);
+
+/* Replies and notices. A reply to a session whose connection is over goes nowhere. */
+void session_reply(struct session *session, uint16_t type, uint32_t seq, struct bytes body);
+void session_notice(struct session *session, uint16_t type, struct bytes body);
+void session_refuse(struct session *session, uint32_t seq, kvc_status status,
+                    const struct refusal *why);
+
+/* Fills *why; the field is a format. Returns status. */
+kvc_status refuse(struct refusal *why, kvc_status status, const char *detail, const char *field,
+                  ...) __attribute__((format(printf, 4, 5)));
+
+/* Handlers of the families: KVC_OK, and the reply was sent or will be; else the request is refused.
+ */
+typedef kvc_status handler(struct session *session, const struct request *request,
+                           struct refusal *why);
+handler session_hello;
+handler layout_register, layout_unregister, layout_map;
+handler lookup_lookup, lookup_extend, lookup_release, lookup_adopt;
+handler save_save, save_abort, save_drained;
+handler load_load, load_report, load_nudge;
+handler admin_ping, admin_stats, admin_list;
+handler debug_debug;
+
+/* Keys on the wire: bytes to a count. Refuses what is no multiple of a key, naming the field. */
+kvc_status keys_count(struct bytes keys, uint32_t *n, struct refusal *why, const char *field, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* The saves of a session that wait for room, and the replies that are owed, end with it. */
+void save_forget_session(struct session *session);
+void save_room(struct api *api);
+void save_done(struct session *session, const struct save_outcome *outcome);
+kvc_status save_scratch_create(struct api *api);
+void save_scratch_destroy(struct api *api);
+
+#endif
