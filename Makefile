@@ -67,6 +67,7 @@ ALL_ROOMS    := $(PRODUCT_ROOMS) $(TEST_ROOMS)
 TEST_KINDS   := unit wire life fault
 TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)))
 TESTS        := $(TEST_SOURCES:%.c=$(DEBUG)/%)
+BENCHES      := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/bench/*_bench.c)))
 
 GENERATED    := $(if $(wildcard proto/kvcache.proto),build/gen/proto/kvcache.pb-c.c)
 GEN_HEADERS  := $(GENERATED:.c=.h)
@@ -122,8 +123,8 @@ demo: ## install what is missing, build, run the main job once and print a table
 	@$(MAKE) $(JOBS) all
 	@scripts/demo
 
-bench: all ## measure (see tests/bench)
-	@if [ -x tests/bench/run ]; then tests/bench/run; else echo "no benchmarks yet"; fi
+bench: all $(BENCHES) ## measure (see tests/bench)
+	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done
 
 setup: ## install the packages that are missing
 	@scripts/setup
@@ -218,6 +219,11 @@ $(eval $(call variant_rules,$(DEBUG),$(DEBUG_FLAGS)))
 $(TESTS): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
 	@mkdir -p $(@D)
 	$(call quiet,LINK)$(CC) $(DEBUG_FLAGS) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group \
+	    $(call pkg_libs,$(TEST_PKGS)) -lm -ldl
+
+$(BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(call rooms,$(RELEASE),$(PRODUCT_ROOMS))
+	@mkdir -p $(@D)
+	$(call quiet,LINK)$(CC) $(RELEASE_FLAGS) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group \
 	    $(call pkg_libs,$(TEST_PKGS)) -lm -ldl
 
 -include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)
