@@ -1,0 +1,218 @@
+#include "daemon/store/keep.h"
+
+#include <assert.h>
+
+#include "daemon/store/moving.h"
+#include "daemon/store/room.h"
+
+static bool is_kept(const struct block *block)
+{
+    return block->leases || block->loads[TIER_GPU] || block->loads[TIER_HOST] || block->moving;
+}
+
+enum order keep_order(const struct block *block, enum tier_kind tier)
+{
+    if (block->state != BLOCK_READY || block->slot[tier] == SLOT_NONE || is_kept(block))
+        return ORDER_NONE;
+    if (tier == TIER_HOST)
+        return ORDER_HOST;
+    return block->slot[TIER_HOST] == SLOT_NONE ? ORDER_DIRTY : ORDER_CLEAN;
+}
+
+/* Puts a block into the orders that its state calls for. used: as the hottest of them. */
+static void settle(struct store *store, uint32_t id, bool used)
+{
+    struct block *block = blocks_get(store->blocks, id);
+    struct tier_class *cls = store_class(store, block);
+
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        enum order now = block->order[tier], next = keep_order(block, tier);
+        struct policy *policy = &cls->orders[next];
+
+        if (now == next) {
+            if (used && next != ORDER_NONE)
+                policy->ops->touch(policy, id);
+            continue;
+        }
+        if (now != ORDER_NONE)
+            cls->orders[now].ops->remove(&cls->orders[now], id);
+        block->order[tier] = (uint8_t)next;
+        if (next != ORDER_NONE && used)
+            policy->ops->add(policy, id);
+        else if (next != ORDER_NONE)
+            policy->ops->place(policy, id);
+        if (next == ORDER_CLEAN || next == ORDER_DIRTY || now == ORDER_CLEAN)
+            room_changed(cls, next == ORDER_CLEAN);
+    }
+}
+
+/* No two touches get the same time, so that orders can be rebuilt from it. */
+static void stamp(struct store *store, const struct block *block)
+{
+    uint64_t now = clock_now_us();
+
+    store->last_use = now > store->last_use ? now : store->last_use + 1;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        if (block->slot[tier] != SLOT_NONE)
+            store_record(store, tier, block->slot[tier])->last_use = store->last_use;
+}
+
+/* Frees what nothing keeps of a block that is no longer one. */
+static void collect(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+    struct tier_class *cls = store_class(store, block);
+    bool empty = true;
+
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        if (block->slot[tier] == SLOT_NONE)
+            continue;
+        if (block->loads[tier] || block->moving) {
+            empty = false;
+            continue;
+        }
+        room_give(cls, tier, block->slot[tier]);
+        block->slot[tier] = SLOT_NONE;
+    }
+    if (empty && !block->leases && !block->moving)
+        blocks_drop(store->blocks, id);
+}
+
+/* One keeper less. */
+static void loosen(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    if (block->state == BLOCK_DOOMED) {
+        collect(store, id);
+        return;
+    }
+    if (is_kept(block))
+        return;
+    stamp(store, block);
+    settle(store, id, true);
+    if (block->save == BLOCK_HOT) {
+        block->save = 0;
+        moving_promote(store, id);
+    }
+}
+
+void keep_hold(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->state == BLOCK_READY);
+    if (block->leases++ == 0)
+        settle(store, id, false);
+}
+
+void keep_hold_again(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->leases > 0);
+    block->leases++;
+}
+
+void keep_release(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->leases > 0);
+    if (--block->leases == 0)
+        loosen(store, id);
+}
+
+void keep_load(struct store *store, uint32_t id, enum tier_kind tier)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->state == BLOCK_READY && block->leases > 0 && block->loads[tier] < UINT16_MAX);
+    block->loads[tier]++;
+    store_record(store, tier, block->slot[tier])->loads++;
+}
+
+void keep_unload(struct store *store, uint32_t id, enum tier_kind tier)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->loads[tier] > 0);
+    store_record(store, tier, block->slot[tier])->loads--;
+    if (--block->loads[tier] == 0)
+        loosen(store, id);
+}
+
+void keep_move(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->state == BLOCK_READY && !is_kept(block));
+    block->moving = 1;
+    settle(store, id, false);
+}
+
+void keep_moved(struct store *store, uint32_t id, bool copied, enum tier_kind tier, uint32_t to)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->moving && block->slot[tier] == SLOT_NONE);
+    block->moving = 0;
+    if (copied) {
+        assert(block->state == BLOCK_READY);
+        block->slot[tier] = to;
+    }
+    if (block->state == BLOCK_DOOMED)
+        collect(store, id);
+    else
+        settle(store, id, false);
+}
+
+void keep_publish(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+    enum tier_kind tier = block->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
+
+    assert(block->state == BLOCK_FILLING && !is_kept(block));
+    block->state = BLOCK_READY;
+    block->save = 0;
+    stamp(store, block);
+    store_set_state(store, store_record(store, tier, block->slot[tier]), SLOT_READY);
+    settle(store, id, true);
+}
+
+void keep_touch(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    if (block->state != BLOCK_READY || is_kept(block))
+        return;
+    stamp(store, block);
+    settle(store, id, true);
+}
+
+void keep_drop_copy(struct store *store, uint32_t id, enum tier_kind tier)
+{
+    struct block *block = blocks_get(store->blocks, id);
+    struct tier_class *cls = store_class(store, block);
+    uint32_t slot = block->slot[tier];
+
+    assert(block->state == BLOCK_READY && !is_kept(block) && slot != SLOT_NONE);
+    assert(block->slot[tier == TIER_GPU ? TIER_HOST : TIER_GPU] != SLOT_NONE);
+    block->slot[tier] = SLOT_NONE;
+    settle(store, id, false);
+    room_give(cls, tier, slot);
+}
+
+void keep_doom(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->state == BLOCK_READY);
+    blocks_unlink(store->blocks, id);
+    block->state = BLOCK_DOOMED;
+    settle(store, id, false);
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        if (block->slot[tier] != SLOT_NONE)
+            store_set_state(store, store_record(store, tier, block->slot[tier]), SLOT_DOOMED);
+    collect(store, id);
+}

@@ -1,0 +1,161 @@
+#include "daemon/store/moving.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/store/event.h"
+#include "daemon/store/keep.h"
+#include "daemon/store/room.h"
+
+struct moving {
+    struct store *store;
+    struct tier_class *cls;
+    struct list link; /* store::moves */
+    uint32_t block;
+    uint32_t slot; /* where it is copied to */
+    enum tier_kind to;
+};
+
+static void end(struct moving *moving, kvc_status status)
+{
+    struct store *store = moving->store;
+    struct tier_class *cls = moving->cls;
+    bool doomed = blocks_get(store->blocks, moving->block)->state == BLOCK_DOOMED;
+    bool copied = status == KVC_OK && !doomed;
+
+    list_remove(&moving->link);
+    store->moving_bytes -= cls->slot_bytes;
+    if (moving->to == TIER_HOST)
+        cls->demoting--;
+    if (copied) {
+        store_set_state(store, store_record(store, moving->to, moving->slot), SLOT_READY);
+        if (moving->to == TIER_HOST)
+            store->stats.demotions++;
+        else
+            store->stats.promotions++;
+    } else {
+        room_give(cls, moving->to, moving->slot);
+    }
+    if (status == KVC_OK) {
+        store->moves_failed = 0;
+    } else {
+        store->moves_failed++;
+        store->moves_paused = clock_now_us() + MOVING_PAUSE_US;
+        store->stats.failed_demotions += moving->to == TIER_HOST;
+    }
+    keep_moved(store, moving->block, copied, moving->to, moving->slot);
+    mem_free(moving);
+}
+
+static void moved(void *arg, kvc_status status)
+{
+    struct moving *moving = arg;
+    struct store *store = moving->store;
+
+    if (status != KVC_OK)
+        log_info("store", "copy failed to=%s status=\"%s\"",
+                 moving->to == TIER_HOST ? "host" : "gpu", kvc_status_text(status));
+    end(moving, status);
+    store_settle(store);
+    event_deliver(store);
+}
+
+/* What a record says of the bytes and their past goes with the copy. */
+static void describe_copy(const struct table_slot *from, struct table_slot *to)
+{
+    memcpy(to->key, from->key, sizeof(to->key));
+    to->checksum = from->checksum;
+    to->last_use = from->last_use;
+    to->session = from->session;
+    to->part = from->part;
+    to->epoch = from->epoch;
+    to->loads = 0;
+    to->flags = from->flags;
+}
+
+/* slot is taken for the copy and goes back when it cannot be started. */
+static enum moving_result start(struct tier_class *cls, struct moving *moving, uint32_t id,
+                                enum tier_kind to, uint32_t slot)
+{
+    struct store *store = cls->store;
+    enum tier_kind from = to == TIER_HOST ? TIER_GPU : TIER_HOST;
+    uint32_t from_slot = blocks_get(store->blocks, id)->slot[from];
+    struct table_slot *record = store_record(store, to, slot);
+    struct move move = {
+        .from = from,
+        .to = to,
+        .from_offset = slots_offset(store->slots[from], from_slot),
+        .to_offset = slots_offset(store->slots[to], slot),
+        .bytes = cls->slot_bytes,
+    };
+    kvc_status status;
+
+    describe_copy(store_record(store, from, from_slot), record);
+    store_set_state(store, record, SLOT_MOVING);
+    *moving = (struct moving){.store = store, .cls = cls, .block = id, .slot = slot, .to = to};
+    list_init(&moving->link);
+    list_push_back(&store->moves, &moving->link);
+    store->moving_bytes += cls->slot_bytes;
+    if (to == TIER_HOST)
+        cls->demoting++;
+    keep_move(store, id);
+    status = store->config.mover_ops->copy(store->config.mover, &move, moved, moving);
+    if (status == KVC_OK)
+        return MOVING_STARTED;
+    end(moving, status);
+    return MOVING_FAILED;
+}
+
+static bool is_paused(const struct store *store)
+{
+    return store->moves_failed > 0 && clock_now_us() < store->moves_paused;
+}
+
+static bool is_full(const struct store *store, uint64_t bytes)
+{
+    return store->moving_bytes > 0 && store->moving_bytes + bytes > store->config.moving_bytes_max;
+}
+
+enum moving_result moving_demote(struct tier_class *cls)
+{
+    struct store *store = cls->store;
+    const struct policy *dirty = &cls->orders[ORDER_DIRTY];
+    uint32_t id = dirty->ops->victim(dirty), slot;
+    struct moving *moving;
+
+    if (id == BLOCK_NONE)
+        return MOVING_NO_BLOCK;
+    if (is_paused(store))
+        return store->moves_failed >= MOVING_FAILURES_MAX ? MOVING_NO_HOST : MOVING_FAILED;
+    if (is_full(store, cls->slot_bytes))
+        return MOVING_BUSY;
+    moving = mem_alloc(sizeof(*moving));
+    if (!moving)
+        return MOVING_FAILED;
+    if (!room_take_host(cls, &slot)) {
+        mem_free(moving);
+        return MOVING_NO_HOST;
+    }
+    return start(cls, moving, id, TIER_HOST, slot);
+}
+
+void moving_promote(struct store *store, uint32_t id)
+{
+    const struct block *block = blocks_get(store->blocks, id);
+    struct tier_class *cls = store_class(store, block);
+    struct moving *moving;
+    uint32_t slot;
+
+    if (block->slot[TIER_GPU] != SLOT_NONE || cls->wanted > 0 || is_paused(store) ||
+        is_full(store, cls->slot_bytes))
+        return;
+    moving = mem_alloc(sizeof(*moving));
+    if (!moving)
+        return;
+    if (room_take_gpu(cls, &slot))
+        start(cls, moving, id, TIER_GPU, slot);
+    else
+        mem_free(moving);
+}

@@ -1,0 +1,97 @@
+/*
+ * What the files of the store share: the store itself and what one request needs to know of a
+ * part. Included by daemon/store/ only; everybody else goes through store.h.
+ */
+#ifndef KVC_STORE_STATE_H
+#define KVC_STORE_STATE_H
+
+#include "daemon/base/clock.h"
+#include "daemon/base/list.h"
+#include "daemon/store/block.h"
+#include "daemon/store/expiry.h"
+#include "daemon/store/handles.h"
+#include "daemon/store/policy.h"
+#include "daemon/store/slots.h"
+#include "daemon/store/store.h"
+#include "daemon/store/table.h"
+
+#define SLOT_STATES (SLOT_DOOMED + 1)
+
+/* Eviction orders of a class; what a block's order[] says. */
+enum order {
+    ORDER_NONE,
+    ORDER_DIRTY, /* gpu tier, no copy below it */
+    ORDER_CLEAN, /* gpu tier, its copy is in the host tier too */
+    ORDER_HOST,
+    ORDER_COUNT
+};
+
+/* Blocks of one tenant and slot size: they compete for the same slots. */
+struct tier_class {
+    struct store *store;
+    struct list link;    /* store::classes */
+    struct list balance; /* store::unbalanced: its free and clean slots are to be looked at */
+    uint32_t tenant;
+    uint64_t slot_bytes;
+    struct policy orders[ORDER_COUNT]; /* ORDER_NONE is unused */
+    uint64_t used[TIER_COUNT];         /* slots */
+    uint64_t wanted;                   /* keys of saves that wait for room */
+    uint32_t demoting;                 /* copies in flight */
+    bool cleaning; /* went under the low watermark and not yet above the high one */
+};
+
+struct store {
+    struct store_config config;
+    struct table *table;
+    struct slots *slots[TIER_COUNT];
+    struct blocks *blocks;
+    struct list classes, unbalanced;
+    struct tier_class **part_class; /* by part; NULL: not registered since the start */
+
+    struct list owners, freed; /* freed: owe nothing, owner_free is due */
+    struct handles sessions, leases;
+    struct expiry lease_ends;
+    struct list saves;      /* copying, by deadline */
+    struct list ended;      /* aborted and still owed words, oldest first */
+    struct list reports;    /* ended, save_done is due */
+    struct list young, old; /* words: by issue; by the time of their next look */
+    uint64_t young_due;
+    struct list moves; /* in flight */
+    uint64_t moving_bytes;
+    uint64_t moves_paused;  /* clock_us until which no copy is started, after a failed one */
+    uint32_t moves_failed;  /* in a row */
+    uint32_t waiting_saves; /* that are short of room */
+    bool room;              /* events.room is due */
+    uint64_t last_use;
+    uint64_t hash_seed;
+    uint64_t in_state[SLOT_STATES]; /* slots of both tiers, FREE ones not counted */
+    uint64_t open_loads;
+    struct store_stats stats; /* the counters of it; levels are computed */
+};
+
+/* The class of a block. */
+static inline struct tier_class *store_class(const struct store *store, const struct block *block)
+{
+    return store->part_class[block->part];
+}
+
+static inline struct table_slot *store_record(const struct store *store, enum tier_kind tier,
+                                              uint32_t slot)
+{
+    return slots_record(store->slots[tier], slot);
+}
+
+/* The only way here to change a slot's state: it counts too. */
+void store_set_state(struct store *store, struct table_slot *record, enum slot_state state);
+
+/* Fills a refusal (NULL is fine) and gives its status back. */
+kvc_status store_refuse(struct refusal *why, kvc_status status, const char *field,
+                        const char *detail);
+/* The same for a field of element i: "entries[i].keys". */
+kvc_status store_refuse_at(struct refusal *why, kvc_status status, const char *list, uint32_t i,
+                           const char *field, const char *detail);
+
+/* Ends every public call that may have changed what is free or clean. */
+void store_settle(struct store *store);
+
+#endif
