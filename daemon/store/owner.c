@@ -1,0 +1,266 @@
+#include "daemon/store/owner.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+#include <xxhash.h>
+
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/store/lease.h"
+#include "daemon/store/load.h"
+#include "daemon/store/proof.h"
+#include "daemon/store/save.h"
+
+uint64_t owner_id(const struct owner *owner)
+{
+    return owner->id;
+}
+
+const uint8_t *owner_secret(const struct owner *owner)
+{
+    return owner->secret;
+}
+
+int owner_page_fd(const struct owner *owner)
+{
+    return owner->page ? owner->page->fd : -1;
+}
+
+void *owner_user(const struct owner *owner)
+{
+    return owner->user;
+}
+
+void owner_set_user(struct owner *owner, void *user)
+{
+    owner->user = user;
+}
+
+uint32_t owner_tenant(const struct owner *owner)
+{
+    return owner->identity.tenant;
+}
+
+bool owner_equal_bytes(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    uint8_t differ = 0;
+
+    for (size_t i = 0; i < n; i++)
+        differ |= a[i] ^ b[i];
+    return differ == 0;
+}
+
+bool owner_has_part(const struct owner *owner, uint32_t part)
+{
+    for (uint32_t i = 0; i < owner->n_parts; i++)
+        if (owner->parts[i] == part)
+            return true;
+    return false;
+}
+
+kvc_status owner_check_part(const struct owner *owner, uint32_t part, uint32_t epoch,
+                            const char *list, uint32_t i, struct refusal *why)
+{
+    const struct table *table = owner->store->table;
+
+    if (!owner_has_part(owner, part))
+        return store_refuse_at(why, KVC_E_UNKNOWN, list, i, "part",
+                               "not registered by this session");
+    if (table_namespace(table, table_part(table, part)->namespace_)->epoch != epoch)
+        return store_refuse_at(why, KVC_E_STALE, list, i, "epoch",
+                               "the namespace was flushed; register again");
+    return KVC_OK;
+}
+
+kvc_status store_tenant(struct store *store, const char *name, uint32_t uid, uint32_t *tenant)
+{
+    return table_add_tenant(store->table, name, uid, tenant);
+}
+
+static bool has_page(const struct owner_identity *identity)
+{
+    return identity->role == STORE_ROLE_WORKER || identity->role == STORE_ROLE_READER;
+}
+
+static kvc_status add_session(struct owner *owner)
+{
+    const struct owner_identity *identity = &owner->identity;
+    XXH128_hash_t digest = XXH3_128bits(owner->secret, sizeof(owner->secret));
+    struct table_session session = {
+        .tenant = identity->tenant,
+        .id = owner->id,
+        .secret_digest = {digest.low64, digest.high64},
+        .start_time = identity->start_time,
+        .pid = identity->pid,
+        .role = identity->role,
+        .n_devices = identity->n_devices,
+    };
+
+    assert(identity->n_devices <= 8);
+    memcpy(session.devices, identity->devices, sizeof(session.devices));
+    return table_add_session(owner->store->table, &session, &owner->session);
+}
+
+static kvc_status make_bitmaps(struct owner *owner)
+{
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        uint32_t extents = table_header(owner->store->table)->tiers[tier].extents;
+
+        owner->mapped[tier] = mem_array(extents / 64 + 1, sizeof(uint64_t));
+        if (!owner->mapped[tier])
+            return KVC_E_NO_MEMORY;
+    }
+    return KVC_OK;
+}
+
+/* What owner_destroy frees, and nothing of what it has done. */
+static void free_memory(struct owner *owner)
+{
+    page_destroy(owner->page);
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        mem_free(owner->mapped[tier]);
+    handles_free(&owner->requests);
+    mem_free(owner);
+}
+
+kvc_status store_owner_open(struct store *store, const struct owner_identity *identity, void *user,
+                            struct owner **ret)
+{
+    struct owner *owner = mem_zalloc(sizeof(*owner));
+    kvc_status status;
+
+    if (!owner)
+        return KVC_E_NO_MEMORY;
+    owner->store = store;
+    owner->identity = *identity;
+    owner->user = user;
+    list_init(&owner->saves);
+    list_init(&owner->leases);
+    list_init(&owner->loads);
+    owner->id = table_next_session(store->table);
+    if (getrandom(owner->secret, sizeof(owner->secret), 0) != sizeof(owner->secret)) {
+        log_error("store", "no random numbers: %m");
+        status = KVC_E_SYSTEM;
+        goto free_owner;
+    }
+    status = make_bitmaps(owner);
+    if (status == KVC_OK)
+        status = handles_reserve(&store->sessions);
+    if (status == KVC_OK && has_page(identity))
+        status = page_create(owner, &owner->page);
+    if (status == KVC_OK)
+        status = add_session(owner);
+    if (status != KVC_OK)
+        goto free_owner;
+    handles_put(&store->sessions, owner->id, owner);
+    list_push_back(&store->owners, &owner->link);
+    *ret = owner;
+    return KVC_OK;
+
+free_owner:
+    free_memory(owner);
+    return status;
+}
+
+void owner_settle(struct owner *owner)
+{
+    if (owner->ended && list_empty(&owner->saves) && list_empty(&owner->loads))
+        list_move_back(&owner->store->freed, &owner->link);
+}
+
+static void end_saves(struct owner *owner)
+{
+    struct save *save, *after;
+
+    list_for_each_safe(save, after, &owner->saves, link) {
+        switch (save->phase) {
+        case SAVE_ADMITTING:
+            if (save->status == KVC_OK)
+                save_fail(owner->store, save, KVC_E_CANCELLED);
+            save_free(save);
+            break;
+        case SAVE_COPYING:
+            save_fail(owner->store, save, KVC_E_CANCELLED);
+            break;
+        case SAVE_ABORTED:
+            break;
+        case SAVE_OVER: /* nobody is there to be told */
+            save_free(save);
+            break;
+        }
+    }
+}
+
+void store_owner_end(struct store *store, struct owner *owner)
+{
+    assert(!owner->ended);
+    proof_look(owner);
+    owner->ended = true;
+    table_session(store->table, owner->session)->ended = 1;
+    end_saves(owner);
+    lease_end_all(owner);
+    owner_settle(owner);
+    store_settle(store);
+}
+
+void store_owner_gone(struct store *store, struct owner *owner)
+{
+    assert(owner->ended);
+    proof_waive(owner);
+    owner_settle(owner);
+    store_settle(store);
+}
+
+/* Everything that a connected session had enqueued has finished: what is not proved never will. */
+static void drain_own(struct store *store, struct owner *owner)
+{
+    struct save *save, *after;
+
+    proof_look(owner);
+    list_for_each_safe(save, after, &owner->saves, link)
+        if (save->phase == SAVE_COPYING)
+            save_fail(store, save, KVC_E_CANCELLED);
+    proof_waive(owner);
+}
+
+kvc_status store_drained(struct store *store, struct owner *owner, uint64_t session,
+                         const uint8_t *secret, uint32_t secret_len, struct refusal *why)
+{
+    struct owner *other;
+
+    if (session == 0 || session == owner->id) {
+        drain_own(store, owner);
+        store_settle(store);
+        return KVC_OK;
+    }
+    if (secret_len != KVC_SECRET_BYTES)
+        return store_refuse(why, KVC_E_INVALID, "secret", "not 16 bytes");
+    other = handles_get(&store->sessions, session);
+    if (!other || other->identity.tenant != owner->identity.tenant)
+        return store_refuse(why, KVC_E_UNKNOWN, "session", "no such session, or it owes nothing");
+    if (!owner_equal_bytes(other->secret, secret, KVC_SECRET_BYTES))
+        return store_refuse(why, KVC_E_DENIED, "secret", "not that session's");
+    if (!other->ended)
+        return store_refuse(why, KVC_E_BUSY, "session", "it is still connected");
+    store_owner_gone(store, other);
+    return KVC_OK;
+}
+
+void owner_destroy(struct owner *owner)
+{
+    struct store *store = owner->store;
+    struct save *save, *next_save;
+    struct load *load, *next_load;
+
+    list_for_each_safe(save, next_save, &owner->saves, link)
+        save_free(save);
+    list_for_each_safe(load, next_load, &owner->loads, link)
+        load_free(load);
+    lease_forget_all(owner);
+    handles_remove(&store->sessions, owner->id);
+    table_remove_session(store->table, owner->session);
+    list_remove(&owner->link);
+    free_memory(owner);
+}

@@ -1,0 +1,184 @@
+/* Parts and extents: what a session says it works with, and which memory it may map for it. */
+#include <assert.h>
+#include <string.h>
+
+#include "daemon/base/log.h"
+#include "daemon/store/owner.h"
+#include "daemon/store/room.h"
+#include "kernels/pack.h"
+
+static kvc_status check(const struct owner *owner, const struct store_part *part,
+                        struct refusal *why)
+{
+    uint64_t offsets[KVC_SLICES_MAX];
+    struct pack_layout layout;
+    kvc_status status;
+
+    if (!part->namespace_digest)
+        return store_refuse(why, KVC_E_INVALID, "namespace_digest", "none given");
+    if (part->block_tokens == 0)
+        return store_refuse(why, KVC_E_INVALID, "block_tokens", "a block has at least one");
+    if (part->block_tokens > KVC_BLOCK_TOKENS_MAX)
+        return store_refuse(why, KVC_E_LIMIT, "block_tokens", "too many");
+    if (part->n_slices > KVC_SLICES_MAX)
+        return store_refuse(why, KVC_E_LIMIT, "slice_bytes", "too many slices");
+    layout.slice_offsets = offsets;
+    status = pack_layout_init(&layout, part->slice_bytes, part->n_slices);
+    if (status != KVC_OK)
+        return store_refuse(why, status, "slice_bytes",
+                            status == KVC_E_LIMIT ? "a slice or block is too large"
+                                                  : "no slices, or one of no bytes");
+    if (part->rule > STORE_RULE_STATE)
+        return store_refuse(why, KVC_E_INVALID, "rule", "no such rule");
+    if (part->rule != STORE_RULE_FULL)
+        return store_refuse(why, KVC_E_UNSUPPORTED, "rule", "only full parts can be registered");
+    if (part->window != 0)
+        return store_refuse(why, KVC_E_INVALID, "window", "a full part has none");
+    if (part->name && strlen(part->name) > KVC_NAME_MAX)
+        return store_refuse(why, KVC_E_LIMIT, "name", "too long");
+    if (owner->identity.role == STORE_ROLE_OPERATOR)
+        return store_refuse(why, KVC_E_DENIED, "", "operators have no parts");
+    return KVC_OK;
+}
+
+/* Namespace, layout and part in the table, found or added. */
+static kvc_status add_to_table(const struct owner *owner, const struct store_part *in,
+                               uint32_t *ret, struct refusal *why)
+{
+    struct table *table = owner->store->table;
+    struct table_part part = {
+        .tenant = owner->identity.tenant,
+        .rule = in->rule,
+        .window = in->window,
+    };
+    kvc_status status =
+        table_add_namespace(table, part.tenant, in->namespace_digest, in->name, &part.namespace_);
+
+    if (status != KVC_OK)
+        return store_refuse(why, status, "namespace_digest", kvc_status_text(status));
+    status = table_add_layout(table, in->block_tokens, in->slice_bytes, in->n_slices, in->dtypes,
+                              &part.layout);
+    if (status != KVC_OK)
+        return store_refuse(why, status, "slice_bytes", kvc_status_text(status));
+    if (in->family)
+        memcpy(part.family, in->family, sizeof(part.family));
+    status = table_add_part(table, &part, ret);
+    if (status != KVC_OK)
+        return store_refuse(why, status, "", kvc_status_text(status));
+    return KVC_OK;
+}
+
+/* A namespace with several layouts may be several groups, or an engine whose layout has changed. */
+static void note_other_layouts(const struct store *store, uint32_t part)
+{
+    const struct table_part *new = table_part(store->table, part);
+
+    for (uint32_t i = 1; i < TABLE_PARTS; i++) {
+        const struct table_part *old = table_part(store->table, i);
+
+        if (i == part || !old->used || old->namespace_ != new->namespace_ ||
+            old->layout == new->layout)
+            continue;
+        log_info("store", "another layout of a namespace part=%u other=%u: blocks are not shared",
+                 part, i);
+        return;
+    }
+}
+
+kvc_status store_register(struct store *store, struct owner *owner, const struct store_part *in,
+                          struct store_part_info *info, struct refusal *why)
+{
+    const struct table_layout *layout;
+    struct tier_class *cls;
+    uint32_t part, extents = 0;
+    kvc_status status = check(owner, in, why);
+
+    if (status == KVC_OK)
+        status = add_to_table(owner, in, &part, why);
+    if (status != KVC_OK)
+        return status;
+    if (!owner_has_part(owner, part) && owner->n_parts == KVC_PARTS_MAX)
+        return store_refuse(why, KVC_E_LIMIT, "", "too many parts of one session");
+    layout = table_layout(store->table, table_part(store->table, part)->layout);
+    status = room_class(store, owner->identity.tenant, layout->slot_bytes, &cls);
+    if (status != KVC_OK)
+        return store_refuse(why, status, "", kvc_status_text(status));
+    if (!store->part_class[part])
+        note_other_layouts(store, part);
+    store->part_class[part] = cls;
+    if (!owner_has_part(owner, part))
+        owner->parts[owner->n_parts++] = part;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        extents +=
+            slots_grant(store->slots[tier], owner->identity.tenant, store->config.tenant_share);
+    *info = (struct store_part_info){
+        .part = part,
+        .epoch = table_namespace(store->table, table_part(store->table, part)->namespace_)->epoch,
+        .slot_bytes = layout->slot_bytes,
+        .extents = extents,
+    };
+    memcpy(info->fingerprint, layout->fingerprint, sizeof(info->fingerprint));
+    return KVC_OK;
+}
+
+/* Leases, saves and loads of the part go on to their ends: the table keeps the part. */
+kvc_status store_unregister(struct store *store, struct owner *owner, uint32_t part,
+                            struct refusal *why)
+{
+    (void)store;
+    for (uint32_t i = 0; i < owner->n_parts; i++) {
+        if (owner->parts[i] != part)
+            continue;
+        owner->parts[i] = owner->parts[--owner->n_parts];
+        return KVC_OK;
+    }
+    return store_refuse(why, KVC_E_UNKNOWN, "part", "not registered by this session");
+}
+
+static bool may_map(const struct owner *owner, enum tier_kind tier, uint32_t index)
+{
+    const struct table *table = owner->store->table;
+    const struct table_extent *extent;
+
+    if (!owner->page || index >= table_header(table)->tiers[tier].extents)
+        return false;
+    extent = table_extent(table, tier, index);
+    return (extent->state == EXTENT_OWNED || extent->state == EXTENT_TAIL) &&
+           extent->tenant == owner->identity.tenant;
+}
+
+/* A cursor counts extents through both tiers. */
+uint32_t store_owner_extents(const struct store *store, const struct owner *owner, uint32_t cursor,
+                             uint32_t *extents, uint32_t max, uint32_t *next_cursor, bool *more)
+{
+    const struct table_tier *tiers = table_header(store->table)->tiers;
+    uint32_t total = tiers[TIER_GPU].extents + tiers[TIER_HOST].extents, n = 0;
+
+    *more = false;
+    for (; cursor < total; cursor++) {
+        enum tier_kind tier = cursor < tiers[TIER_GPU].extents ? TIER_GPU : TIER_HOST;
+        uint32_t index = tier == TIER_GPU ? cursor : cursor - tiers[TIER_GPU].extents;
+
+        if (!may_map(owner, tier, index))
+            continue;
+        if (n == max) {
+            *more = true;
+            break;
+        }
+        extents[n++] = (uint32_t)tier << 31 | index;
+    }
+    *next_cursor = cursor;
+    return n;
+}
+
+kvc_status store_owner_mapped(struct store *store, struct owner *owner, uint32_t extent)
+{
+    enum tier_kind tier = extent >> 31;
+    uint32_t index = extent & 0x7fffffffu;
+
+    (void)store;
+    if (!may_map(owner, tier, index))
+        return KVC_E_DENIED;
+    owner->mapped[tier][index / 64] |= 1ull << index % 64;
+    return KVC_OK;
+}
