@@ -1,0 +1,48 @@
+/*
+ * The request of a save while it is admitted: its entries and keys, and what each key is to the
+ * store. Checking and reading it (admission.c) change nothing; admit.c does.
+ */
+#ifndef KVC_STORE_ADMISSION_H
+#define KVC_STORE_ADMISSION_H
+
+#include "daemon/store/owner.h"
+#include "daemon/store/save.h"
+
+/* States of keys during admission, besides those of enum store_key. */
+#define KEY_MISSING 254u
+#define KEY_SHARED  253u /* an earlier entry of this call is assigned its slot */
+
+struct admission_entry {
+    uint32_t part, epoch;
+    uint32_t first, end; /* keys of the admission */
+    uint32_t next;       /* the first that may still be MISSING */
+    uint32_t wanted;     /* keys that wait for room, as told to the class */
+    bool closed;         /* no key of it gets room any more */
+    struct tier_class *cls;
+    uint64_t block_bytes;
+};
+
+struct admission {
+    uint32_t n_entries, n_keys;
+    bool waiting; /* counted in store::waiting_saves */
+    struct admission_entry *entries;
+    uint8_t *keys;
+    uint8_t *states;
+    uint32_t *ids;           /* blocks of hits; also ASSIGNED */
+    struct save_slot *slots; /* at the place of the key */
+};
+
+/* What can be refused is refused here, before any change. */
+kvc_status admission_check(const struct owner *owner, const struct store_save *req,
+                           uint32_t *n_keys, struct refusal *why);
+
+/* Reads a request and looks every key up. NULL: out of memory. One piece: mem_free frees it. */
+struct admission *admission_create(const struct owner *owner, const struct store_save *req,
+                                   uint32_t n_keys);
+
+static inline const uint8_t *admission_key(const struct admission *admission, uint32_t i)
+{
+    return admission->keys + (size_t)i * KVC_KEY_BYTES;
+}
+
+#endif

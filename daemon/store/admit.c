@@ -1,0 +1,377 @@
+/*
+ * Admission of a save: what its keys are to the store, and slots for those that are missing. All
+ * checks come before any change. Hits are held for the length of the call, so that nothing that
+ * the call evicts for its own sake is one of them.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "daemon/base/mem.h"
+#include "daemon/store/admission.h"
+#include "daemon/store/keep.h"
+#include "daemon/store/proof.h"
+#include "daemon/store/room.h"
+#include "daemon/store/save.h"
+#include "kernels/pack.h"
+
+/* A bound: fewer keys that are assigned never need more chunks than all that are missing. */
+static uint32_t count_chunks(const struct admission *admission, uint32_t *n_missing)
+{
+    struct pack_cut cut = {0};
+    uint32_t chunks = 0;
+
+    *n_missing = 0;
+    for (uint32_t e = 0; e < admission->n_entries; e++) {
+        const struct admission_entry *entry = &admission->entries[e];
+
+        for (uint32_t i = entry->first; i < entry->end; i++) {
+            if (admission->states[i] != KEY_MISSING)
+                continue;
+            ++*n_missing;
+            chunks += pack_cut_next(&cut, entry->block_bytes);
+        }
+    }
+    return chunks < KVC_PAGE_WORDS ? chunks : KVC_PAGE_WORDS;
+}
+
+static struct save *make_save(struct owner *owner, const struct store_save *req,
+                              struct admission *admission)
+{
+    uint32_t n_missing, n_chunks = count_chunks(admission, &n_missing);
+    struct save *save = mem_zalloc(sizeof(*save) + n_chunks * sizeof(struct chunk) +
+                                   n_missing * sizeof(struct save_slot));
+
+    if (!save)
+        return NULL;
+    save->owner = owner;
+    save->id = table_next_id(owner->store->table);
+    save->request = req->request;
+    save->phase = SAVE_ADMITTING;
+    save->checksums = req->checksums;
+    save->notify = req->notify;
+    save->admission = admission;
+    save->chunks = (void *)(save + 1);
+    save->slots = (void *)(save->chunks + n_chunks);
+    list_init(&save->queue);
+    list_push_back(&owner->saves, &save->link);
+    owner->n_saves++;
+    return save;
+}
+
+static void describe_slot(const struct save *save, const struct admission_entry *entry,
+                          const uint8_t *key, struct table_slot *record)
+{
+    memcpy(record->key, key, KVC_KEY_BYTES);
+    record->checksum = 0;
+    record->last_use = clock_now_us();
+    record->session = save->owner->id;
+    record->part = (uint16_t)entry->part;
+    record->epoch = entry->epoch;
+    record->loads = 0;
+    record->flags = 0;
+}
+
+static enum room assign(struct store *store, struct save *save, const struct admission_entry *entry,
+                        uint32_t i)
+{
+    struct admission *admission = save->admission;
+    enum tier_kind tier;
+    uint32_t slot, id;
+    enum room room = room_take(entry->cls, save->owner->mapped, &tier, &slot);
+    struct table_slot *record;
+
+    if (room != ROOM_TAKEN)
+        return room;
+    record = store_record(store, tier, slot);
+    describe_slot(save, entry, admission_key(admission, i), record);
+    store_set_state(store, record, SLOT_FILLING);
+    if (blocks_add(store->blocks, entry->part, tier, slot, &id) != KVC_OK) {
+        room_give(entry->cls, tier, slot);
+        return ROOM_NONE;
+    }
+    blocks_get(store->blocks, id)->save = (uint32_t)save->id;
+    admission->states[i] = STORE_KEY_ASSIGNED;
+    admission->slots[i] = (struct save_slot){
+        .block = id, .slot = slot, .generation = record->generation, .tier = (uint8_t)tier};
+    return ROOM_TAKEN;
+}
+
+/* What a missing key has become by now, through this call or another. */
+static void look_again(struct store *store, const struct save *save,
+                       const struct admission_entry *entry, uint32_t i)
+{
+    struct admission *admission = save->admission;
+    uint32_t id = blocks_find(store->blocks, entry->part, admission_key(admission, i));
+    const struct block *block;
+
+    if (id == BLOCK_NONE)
+        return;
+    block = blocks_get(store->blocks, id);
+    admission->ids[i] = id;
+    if (block->state == BLOCK_READY) {
+        admission->states[i] = STORE_KEY_HIT;
+        keep_hold(store, id);
+    } else {
+        admission->states[i] =
+            block->save == (uint32_t)save->id ? KEY_SHARED : (uint8_t)STORE_KEY_PENDING;
+    }
+}
+
+/* Gives slots to an entry's missing keys in order, up to the first that gets none. */
+static void admit_entry(struct store *store, struct save *save, struct admission_entry *entry)
+{
+    struct admission *admission = save->admission;
+
+    for (; entry->next < entry->end; entry->next++) {
+        enum room room;
+
+        if (admission->states[entry->next] != KEY_MISSING)
+            continue;
+        look_again(store, save, entry, entry->next);
+        if (admission->states[entry->next] != KEY_MISSING)
+            continue;
+        room = assign(store, save, entry, entry->next);
+        if (room == ROOM_LATER)
+            return;
+        if (room == ROOM_NONE) {
+            entry->closed = true;
+            return;
+        }
+        store->stats.admitted_blocks++;
+        store->stats.admitted_at_once += !admission->waiting;
+    }
+}
+
+/* Admits what there is room for; returns how many keys wait for more. */
+static uint32_t admit(struct store *store, struct save *save)
+{
+    struct admission *admission = save->admission;
+    uint32_t short_of = 0;
+
+    for (uint32_t e = 0; e < admission->n_entries; e++) {
+        struct admission_entry *entry = &admission->entries[e];
+        uint32_t missing = 0;
+
+        if (!entry->closed)
+            admit_entry(store, save, entry);
+        for (uint32_t i = entry->next; !entry->closed && i < entry->end; i++)
+            missing += admission->states[i] == KEY_MISSING;
+        room_want(entry->cls, (int64_t)missing - entry->wanted);
+        entry->wanted = missing;
+        short_of += missing;
+    }
+    if (admission->waiting != (short_of > 0)) {
+        admission->waiting = short_of > 0;
+        store->waiting_saves += admission->waiting ? 1 : -1u;
+    }
+    return short_of;
+}
+
+kvc_status store_save_open(struct store *store, struct owner *owner, const struct store_save *req,
+                           struct save **ret, uint32_t *short_of, struct refusal *why)
+{
+    struct admission *admission;
+    struct save *save;
+    uint32_t n_keys = 0;
+    kvc_status status = admission_check(owner, req, &n_keys, why);
+
+    if (status != KVC_OK)
+        return status;
+    admission = admission_create(owner, req, n_keys);
+    if (!admission)
+        return store_refuse(why, KVC_E_NO_MEMORY, "", "out of memory");
+    save = make_save(owner, req, admission);
+    if (!save) {
+        mem_free(admission);
+        return store_refuse(why, KVC_E_NO_MEMORY, "", "out of memory");
+    }
+    for (uint32_t i = 0; i < n_keys; i++)
+        if (admission->states[i] == STORE_KEY_HIT)
+            keep_hold(store, admission->ids[i]);
+    store->stats.saves++;
+    *short_of = admit(store, save);
+    *ret = save;
+    store_settle(store);
+    return KVC_OK;
+}
+
+uint32_t store_save_more(struct store *store, struct save *save)
+{
+    uint32_t short_of;
+
+    assert(save->phase == SAVE_ADMITTING);
+    if (save->status != KVC_OK)
+        return 0;
+    short_of = admit(store, save);
+    store_settle(store);
+    return short_of;
+}
+
+/* Gives back the slot of a key that the worker was never told of. */
+static void take_back(struct store *store, struct save *save, uint32_t i)
+{
+    struct save_slot *slot = &save->admission->slots[i];
+    struct tier_class *cls = store_class(store, blocks_get(store->blocks, slot->block));
+
+    save_forget_block(store, slot);
+    room_give(cls, slot->tier, slot->slot);
+    save->admission->states[i] = STORE_KEY_SKIPPED;
+}
+
+/* Ends the wait for room and the hold on hits, last first: that is their use. */
+static void let_go(struct store *store, struct save *save)
+{
+    struct admission *admission = save->admission;
+
+    if (admission->waiting)
+        store->waiting_saves--;
+    admission->waiting = false;
+    for (uint32_t e = 0; e < admission->n_entries; e++) {
+        room_want(admission->entries[e].cls, -(int64_t)admission->entries[e].wanted);
+        admission->entries[e].wanted = 0;
+        admission->entries[e].closed = true;
+    }
+    for (uint32_t i = admission->n_keys; i-- > 0;) {
+        if (admission->states[i] == KEY_MISSING)
+            admission->states[i] = STORE_KEY_SKIPPED;
+        if (admission->states[i] != STORE_KEY_HIT)
+            continue;
+        if (blocks_get(store->blocks, admission->ids[i])->state != BLOCK_READY)
+            admission->states[i] = STORE_KEY_SKIPPED;
+        keep_release(store, admission->ids[i]);
+    }
+}
+
+void admit_undo(struct store *store, struct save *save)
+{
+    struct admission *admission = save->admission;
+
+    for (uint32_t i = 0; i < admission->n_keys; i++) {
+        if (admission->states[i] != STORE_KEY_ASSIGNED)
+            continue;
+        take_back(store, save, i);
+        save->dropped++;
+    }
+    let_go(store, save);
+    for (uint32_t i = 0; i < admission->n_keys; i++)
+        admission->states[i] = STORE_KEY_SKIPPED;
+}
+
+void admit_count_holds(const struct save *save, uint32_t *holds)
+{
+    for (uint32_t i = 0; i < save->admission->n_keys; i++)
+        if (save->admission->states[i] == STORE_KEY_HIT)
+            holds[save->admission->ids[i]]++;
+}
+
+uint32_t admit_count_slots(const struct save *save)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < save->admission->n_keys; i++)
+        n += save->admission->states[i] == STORE_KEY_ASSIGNED;
+    return n;
+}
+
+bool admit_is_in(const struct save *save, uint32_t namespace_)
+{
+    const struct admission *admission = save->admission;
+    const struct table *table = save->owner->store->table;
+
+    for (uint32_t e = 0; e < admission->n_entries; e++)
+        if (table_part(table, admission->entries[e].part)->namespace_ == namespace_)
+            return true;
+    return false;
+}
+
+/* Cuts what is assigned into chunks, as far as there are words; the rest is taken back. */
+static void cut(struct store *store, struct save *save)
+{
+    struct admission *admission = save->admission;
+    uint64_t now = clock_now_us();
+    struct pack_cut plan = {0};
+    bool out_of_words = false;
+
+    for (uint32_t e = 0; e < admission->n_entries; e++) {
+        const struct admission_entry *entry = &admission->entries[e];
+
+        for (uint32_t i = entry->first; i < entry->end; i++) {
+            struct chunk *chunk = &save->chunks[save->n_chunks];
+
+            if (admission->states[i] != STORE_KEY_ASSIGNED)
+                continue;
+            if (!out_of_words && pack_cut_next(&plan, entry->block_bytes)) {
+                struct word *word = page_take(save->owner->page, WORD_CHUNK, chunk,
+                                              table_next_number(store->table), now);
+
+                out_of_words = !word;
+                if (word) {
+                    *chunk = (struct chunk){.save = save, .word = word, .first = save->n_slots};
+                    proof_watch(store, word);
+                    save->n_chunks++;
+                    save->owed++;
+                }
+            }
+            if (out_of_words) {
+                take_back(store, save, i);
+                continue;
+            }
+            save->slots[save->n_slots++] = admission->slots[i];
+            save->chunks[save->n_chunks - 1].blocks++;
+        }
+    }
+}
+
+static void fill_result(struct store *store, const struct save *save,
+                        struct store_save_result *result)
+{
+    const struct admission *admission = save->admission;
+
+    for (uint32_t e = 0; e < admission->n_entries; e++) {
+        const struct admission_entry *entry = &admission->entries[e];
+
+        for (uint32_t i = entry->first; i < entry->end; i++) {
+            const struct save_slot *slot = &admission->slots[i];
+
+            if (admission->states[i] == KEY_SHARED) {
+                uint32_t id = blocks_find(store->blocks, entry->part, admission_key(admission, i));
+
+                admission->states[i] = id == BLOCK_NONE ? STORE_KEY_SKIPPED : STORE_KEY_HIT;
+            }
+            result->states[i] = admission->states[i];
+            store->stats.skipped_blocks += result->states[i] == STORE_KEY_SKIPPED;
+            if (result->states[i] == STORE_KEY_ASSIGNED)
+                result->locations[i] = (struct store_location){
+                    .tier = slot->tier,
+                    .generation = slot->generation,
+                    .offset = slots_offset(store->slots[slot->tier], slot->slot),
+                };
+        }
+    }
+    for (uint32_t i = 0; i < save->n_chunks; i++)
+        result->chunks[i] = (struct store_chunk){
+            .blocks = save->chunks[i].blocks,
+            .word = page_index(save->chunks[i].word),
+            .number = save->chunks[i].word->number,
+        };
+    result->n_chunks = save->n_chunks;
+    result->save = save->n_chunks > 0 ? save->id : 0;
+}
+
+void store_save_seal(struct store *store, struct save *save, struct store_save_result *result)
+{
+    assert(save->phase == SAVE_ADMITTING);
+    let_go(store, save);
+    cut(store, save);
+    fill_result(store, save, result);
+    mem_free(save->admission);
+    save->admission = NULL;
+    if (save->n_chunks == 0) {
+        save_free(save);
+    } else {
+        save_set_phase(save, SAVE_COPYING);
+        save->queued = clock_now_us() + store->config.save_proof_ms * CLOCK_MS_US;
+        list_push_back(&store->saves, &save->queue);
+    }
+    store_settle(store);
+}

@@ -1,0 +1,222 @@
+#include "daemon/store/save.h"
+
+#include <assert.h>
+
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/store/keep.h"
+#include "daemon/store/proof.h"
+#include "daemon/store/room.h"
+
+void save_set_phase(struct save *save, enum save_phase phase)
+{
+    assert((save->phase == SAVE_ADMITTING && phase == SAVE_COPYING) ||
+           (save->phase == SAVE_COPYING && (phase == SAVE_ABORTED || phase == SAVE_OVER)) ||
+           (save->phase == SAVE_ABORTED && phase == SAVE_OVER));
+    save->phase = phase;
+}
+
+void save_outcome(const struct save *save, struct save_outcome *outcome)
+{
+    *outcome = (struct save_outcome){
+        .save = save->id,
+        .status = save->status,
+        .published = save->published,
+        .dropped = save->dropped,
+    };
+}
+
+void save_free(struct save *save)
+{
+    list_remove(&save->link);
+    list_remove(&save->queue);
+    save->owner->n_saves--;
+    mem_free(save->admission);
+    mem_free(save);
+}
+
+static void end(struct store *store, struct save *save)
+{
+    struct owner *owner = save->owner;
+
+    assert(save->owed == 0);
+    save_set_phase(save, SAVE_OVER);
+    if (save->notify && !owner->ended) {
+        list_move_back(&store->reports, &save->queue);
+        return;
+    }
+    save_free(save);
+    owner_settle(owner);
+}
+
+void save_forget_block(struct store *store, struct save_slot *slot)
+{
+    if (slot->block == BLOCK_NONE)
+        return;
+    blocks_unlink(store->blocks, slot->block);
+    blocks_drop(store->blocks, slot->block);
+    slot->block = BLOCK_NONE;
+}
+
+static struct tier_class *slot_class(const struct store *store, const struct save_slot *slot)
+{
+    return store->part_class[store_record(store, slot->tier, slot->slot)->part];
+}
+
+static void free_slots(struct store *store, struct chunk *chunk)
+{
+    for (uint32_t i = 0; i < chunk->blocks; i++) {
+        struct save_slot *slot = &chunk->save->slots[chunk->first + i];
+
+        room_give(slot_class(store, slot), slot->tier, slot->slot);
+    }
+    chunk->state = CHUNK_GONE;
+}
+
+static void publish(struct store *store, struct chunk *chunk)
+{
+    struct save *save = chunk->save;
+
+    /* Last first, so that the head of the prefix is evicted last. */
+    for (uint32_t i = chunk->blocks; i-- > 0;) {
+        const struct save_slot *slot = &save->slots[chunk->first + i];
+        uint32_t part = store_record(store, slot->tier, slot->slot)->part;
+        uint32_t layout = table_part(store->table, part)->layout;
+
+        keep_publish(store, slot->block);
+        store->stats.bytes_saved[slot->tier] += table_layout(store->table, layout)->block_bytes;
+    }
+    chunk->state = CHUNK_PUBLISHED;
+    save->published += chunk->blocks;
+    store->stats.published_blocks += chunk->blocks;
+}
+
+/* A save of several chunks is one run of keys too: its head is evicted last. */
+static void touch_all(struct store *store, const struct save *save)
+{
+    for (uint32_t i = save->n_slots; i-- > 0;) {
+        const struct save_slot *slot = &save->slots[i];
+        const struct table_slot *record = store_record(store, slot->tier, slot->slot);
+
+        if (record->generation != slot->generation || record->state != SLOT_READY)
+            continue;
+        if (blocks_get(store->blocks, slot->block)->slot[slot->tier] == slot->slot)
+            keep_touch(store, slot->block);
+    }
+}
+
+static void take_checksums(struct store *store, const struct chunk *chunk)
+{
+    for (uint32_t i = 0; i < chunk->blocks; i++) {
+        const struct save_slot *slot = &chunk->save->slots[chunk->first + i];
+        struct table_slot *record = store_record(store, slot->tier, slot->slot);
+
+        record->checksum = page_cell(chunk->word, i);
+        record->flags |= SLOT_CHECKED;
+    }
+}
+
+static void give_word(struct chunk *chunk)
+{
+    page_give(chunk->word);
+    chunk->word = NULL;
+    chunk->save->owed--;
+}
+
+void save_proved(struct store *store, struct chunk *chunk)
+{
+    struct save *save = chunk->save;
+
+    assert(chunk->state == CHUNK_OWED);
+    if (save->phase == SAVE_ABORTED) {
+        save_waived(store, chunk);
+        return;
+    }
+    if (save->checksums)
+        take_checksums(store, chunk);
+    give_word(chunk);
+    chunk->state = CHUNK_PROVED;
+    while (save->next < save->n_chunks && save->chunks[save->next].state == CHUNK_PROVED)
+        publish(store, &save->chunks[save->next++]);
+    if (save->owed > 0)
+        return;
+    if (save->n_chunks > 1)
+        touch_all(store, save);
+    end(store, save);
+}
+
+void save_waived(struct store *store, struct chunk *chunk)
+{
+    struct save *save = chunk->save;
+
+    assert(chunk->state == CHUNK_OWED && save->phase == SAVE_ABORTED);
+    give_word(chunk);
+    free_slots(store, chunk);
+    if (save->owed == 0)
+        end(store, save);
+}
+
+void save_fail(struct store *store, struct save *save, kvc_status status)
+{
+    save->status = status;
+    store->stats.aborted_saves++;
+    if (save->phase == SAVE_ADMITTING) {
+        admit_undo(store, save);
+        return;
+    }
+    for (uint32_t i = save->next; i < save->n_chunks; i++) {
+        struct chunk *chunk = &save->chunks[i];
+
+        for (uint32_t j = 0; j < chunk->blocks; j++) {
+            struct save_slot *slot = &save->slots[chunk->first + j];
+
+            save_forget_block(store, slot);
+            if (chunk->state == CHUNK_OWED)
+                store_set_state(store, store_record(store, slot->tier, slot->slot),
+                                SLOT_QUARANTINE);
+        }
+        if (chunk->state == CHUNK_PROVED)
+            free_slots(store, chunk);
+        save->dropped += chunk->blocks;
+    }
+    log_info("store", "save aborted session=%llu save=%llu status=\"%s\" published=%u dropped=%u",
+             (unsigned long long)save->owner->id, (unsigned long long)save->id,
+             kvc_status_text(status), save->published, save->dropped);
+    save_set_phase(save, SAVE_ABORTED);
+    save->queued = clock_now_us();
+    list_move_back(&store->ended, &save->queue);
+    if (save->owed == 0)
+        end(store, save);
+}
+
+bool save_is_in(const struct save *save, uint32_t namespace_)
+{
+    const struct store *store = save->owner->store;
+
+    if (save->phase == SAVE_ADMITTING)
+        return admit_is_in(save, namespace_);
+    /* Published slots may be somebody else's by now. */
+    for (uint32_t i = save->chunks[save->next].first; i < save->n_slots; i++) {
+        const struct save_slot *slot = &save->slots[i];
+        uint32_t part = store_record(store, slot->tier, slot->slot)->part;
+
+        if (table_part(store->table, part)->namespace_ == namespace_)
+            return true;
+    }
+    return false;
+}
+
+void save_tick(struct store *store, uint64_t now)
+{
+    struct save *save;
+
+    while ((save = list_first(&store->saves, struct save, queue)) && save->queued <= now)
+        save_fail(store, save, KVC_E_DEADLINE);
+}
+
+uint64_t save_next_wake(const struct store *store)
+{
+    const struct save *save = list_first(&store->saves, struct save, queue);
+
+    return save ? save->queued : UINT64_MAX;
+}

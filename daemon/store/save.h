@@ -1,0 +1,91 @@
+/*
+ * Saves: from the call that is admitted (admit.c) over copies that are proved chunk by chunk to
+ * the end, with everything published or with exactly the unpublished keys gone.
+ */
+#ifndef KVC_STORE_SAVE_H
+#define KVC_STORE_SAVE_H
+
+#include "daemon/store/owner.h"
+
+enum save_phase {
+    SAVE_ADMITTING, /* between store_save_open and store_save_seal */
+    SAVE_COPYING,   /* words are owed, keys will be published */
+    SAVE_ABORTED,   /* words are owed, nothing will be published; slots are in quarantine */
+    SAVE_OVER,      /* nothing is owed; save_done is due, or it is freed at once */
+};
+
+enum chunk_state {
+    CHUNK_OWED,
+    CHUNK_PROVED, /* complete; published once all before it are */
+    CHUNK_PUBLISHED,
+    CHUNK_GONE, /* of an aborted save: its slots are free */
+};
+
+struct chunk {
+    struct save *save;
+    struct word *word;      /* CHUNK_OWED */
+    uint32_t first, blocks; /* of save::slots */
+    enum chunk_state state;
+};
+
+struct save_slot {
+    uint32_t block; /* BLOCK_NONE: its key was dropped */
+    uint32_t slot;
+    uint32_t generation;
+    uint8_t tier;
+};
+
+struct admission;
+
+struct save {
+    struct owner *owner;
+    struct list link;  /* owner::saves */
+    struct list queue; /* store::saves, ended or reports, by phase */
+    uint64_t id;
+    uint64_t queued; /* clock_us: deadline in store::saves, since when in store::ended */
+    uint32_t request;
+    enum save_phase phase;
+    kvc_status status; /* why it failed, if it did */
+    bool checksums, notify;
+    uint32_t n_slots, n_chunks;
+    uint32_t owed;               /* chunks whose words are waited for */
+    uint32_t next;               /* the first chunk that is not published */
+    uint32_t published, dropped; /* blocks */
+    struct admission *admission; /* SAVE_ADMITTING */
+    struct save_slot *slots;     /* in the order of keys */
+    struct chunk *chunks;
+};
+
+void save_set_phase(struct save *save, enum save_phase phase);
+
+/* The word of a chunk has arrived. */
+void save_proved(struct store *store, struct chunk *chunk);
+/* Nobody will write to a chunk's slots, but they are not known to be complete. */
+void save_waived(struct store *store, struct chunk *chunk);
+
+/* Aborts a save that is being admitted or copied. May free it, if nothing is owed. */
+void save_fail(struct store *store, struct save *save, kvc_status status);
+
+/* Whether a key of it that is not published yet is of that namespace. */
+bool save_is_in(const struct save *save, uint32_t namespace_);
+
+/* Frees the save's memory; it is in no list afterwards. */
+void save_free(struct save *save);
+
+/* Aborts saves that are not proved in time. */
+void save_tick(struct store *store, uint64_t now);
+uint64_t save_next_wake(const struct store *store);
+
+void save_outcome(const struct save *save, struct save_outcome *outcome);
+
+/* Drops an unpublished block from the index; its slot stays as it is. */
+void save_forget_block(struct store *store, struct save_slot *slot);
+
+/* admit.c: takes back what a save that is being admitted holds; the save stays. */
+void admit_undo(struct store *store, struct save *save);
+bool admit_is_in(const struct save *save, uint32_t namespace_);
+/* For checks: adds its holds on blocks, counts its slots. */
+void admit_count_holds(const struct save *save, uint32_t *holds);
+uint32_t admit_count_slots(const struct save *save);
+
+#endif
