@@ -1,0 +1,220 @@
+#include "daemon/store/lease.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/store/keep.h"
+
+static void lease_free(struct lease *lease)
+{
+    for (uint32_t i = 0; i < lease->n_parts; i++)
+        mem_free(lease->parts[i].blocks);
+    mem_free(lease);
+}
+
+/* The id finds the lease, the rest cannot be guessed. */
+static kvc_status make_token(uint64_t id, uint8_t token[KVC_TOKEN_BYTES])
+{
+    memcpy(token, &id, sizeof(id));
+    if (getrandom(token + sizeof(id), KVC_TOKEN_BYTES - sizeof(id), 0) !=
+        KVC_TOKEN_BYTES - sizeof(id)) {
+        log_error("store", "no random numbers: %m");
+        return KVC_E_SYSTEM;
+    }
+    return KVC_OK;
+}
+
+kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_parts,
+                        uint64_t request, struct lease **ret, struct refusal *why)
+{
+    struct store *store = owner->store;
+    struct lease *lease;
+    kvc_status status;
+
+    if (owner->n_leases >= KVC_SESSION_LEASES_MAX)
+        return store_refuse(why, KVC_E_LIMIT, "lease", "too many leases of one session");
+    lease = mem_zalloc(sizeof(*lease) + n_parts * sizeof(lease->parts[0]));
+    if (!lease)
+        return store_refuse(why, KVC_E_NO_MEMORY, "", "out of memory");
+    lease->owner = owner;
+    lease->request = request;
+    lease->n_parts = n_parts;
+    for (uint32_t i = 0; i < n_parts; i++)
+        lease->parts[i].part = parts[i];
+    status = handles_reserve(&store->leases);
+    if (status == KVC_OK && request != 0)
+        status = handles_reserve(&owner->requests);
+    if (status == KVC_OK)
+        status = expiry_reserve(&store->lease_ends);
+    lease->id = table_next_id(store->table);
+    if (status == KVC_OK)
+        status = make_token(lease->id, lease->token);
+    if (status != KVC_OK) {
+        lease_free(lease);
+        return store_refuse(why, status, "", kvc_status_text(status));
+    }
+    handles_put(&store->leases, lease->id, lease);
+    if (request != 0)
+        handles_put(&owner->requests, request, lease);
+    expiry_add(&store->lease_ends, &lease->ends, UINT64_MAX);
+    list_push_back(&owner->leases, &lease->link);
+    owner->n_leases++;
+    *ret = lease;
+    return KVC_OK;
+}
+
+kvc_status lease_reserve(struct lease *lease, uint32_t count)
+{
+    for (uint32_t i = 0; i < lease->n_parts; i++) {
+        struct lease_part *part = &lease->parts[i];
+        uint32_t room = part->room * 2 > count ? part->room * 2 : count;
+        uint32_t *blocks;
+
+        if (count <= part->room)
+            continue;
+        blocks = mem_realloc(part->blocks, room * sizeof(*blocks));
+        if (!blocks)
+            return KVC_E_NO_MEMORY;
+        part->blocks = blocks;
+        part->room = room;
+    }
+    return KVC_OK;
+}
+
+/* Last first, and all parts of a place together, so that a prefix is evicted from its end. */
+static void release_from(struct lease *lease, uint32_t offset)
+{
+    for (uint32_t i = lease->count; i-- > offset;)
+        for (uint32_t p = 0; p < lease->n_parts; p++)
+            keep_release(lease->owner->store, lease->parts[p].blocks[i]);
+    lease->count = offset < lease->count ? offset : lease->count;
+}
+
+void lease_set(struct lease *lease, uint32_t offset, uint32_t count, uint32_t *const *blocks)
+{
+    release_from(lease, offset);
+    for (uint32_t p = 0; p < lease->n_parts && count > 0; p++)
+        memcpy(lease->parts[p].blocks + offset, blocks[p], count * sizeof(uint32_t));
+    lease->count = offset + count;
+}
+
+uint32_t lease_extend(struct lease *lease, uint32_t ms)
+{
+    struct store *store = lease->owner->store;
+
+    if (ms == 0)
+        ms = store->config.lease_ms;
+    if (ms > store->config.lease_ms_max)
+        ms = store->config.lease_ms_max;
+    expiry_move(&store->lease_ends, &lease->ends, clock_now_us() + ms * CLOCK_MS_US);
+    return ms;
+}
+
+static void forget(struct lease *lease)
+{
+    struct store *store = lease->owner->store;
+
+    handles_remove(&store->leases, lease->id);
+    if (lease->request != 0)
+        handles_remove(&lease->owner->requests, lease->request);
+    expiry_remove(&store->lease_ends, &lease->ends);
+    list_remove(&lease->link);
+    lease->owner->n_leases--;
+    lease_free(lease);
+}
+
+void lease_end(struct lease *lease)
+{
+    release_from(lease, 0);
+    forget(lease);
+}
+
+void lease_end_all(struct owner *owner)
+{
+    struct lease *lease;
+
+    while ((lease = list_first(&owner->leases, struct lease, link)))
+        lease_end(lease);
+}
+
+void lease_forget_all(struct owner *owner)
+{
+    struct lease *lease;
+
+    while ((lease = list_first(&owner->leases, struct lease, link)))
+        forget(lease);
+}
+
+kvc_status lease_find(struct owner *owner, uint64_t id, struct lease **ret, struct refusal *why)
+{
+    struct store *store = owner->store;
+    struct lease *lease = handles_get(&store->leases, id);
+
+    if (lease && lease->owner != owner)
+        return store_refuse(why, KVC_E_DENIED, "lease", "another session's");
+    if (lease && lease->ends.at <= clock_now_us()) {
+        lease_end(lease);
+        lease = NULL;
+    }
+    if (!lease && id != 0 && id < table_header(store->table)->next_id)
+        return store_refuse(why, KVC_E_EXPIRED, "lease", "it has ended");
+    if (!lease)
+        return store_refuse(why, KVC_E_UNKNOWN, "lease", "no such lease");
+    *ret = lease;
+    return KVC_OK;
+}
+
+struct lease_part *lease_part(struct lease *lease, uint32_t part)
+{
+    for (uint32_t i = 0; i < lease->n_parts; i++)
+        if (lease->parts[i].part == part)
+            return &lease->parts[i];
+    return NULL;
+}
+
+void lease_tick(struct store *store, uint64_t now)
+{
+    struct expiry_item *first;
+
+    while ((first = expiry_first(&store->lease_ends)) && first->at <= now)
+        lease_end(container_of(first, struct lease, ends));
+}
+
+uint64_t lease_next_wake(const struct store *store)
+{
+    const struct expiry_item *first = expiry_first(&store->lease_ends);
+
+    return first ? first->at : UINT64_MAX;
+}
+
+kvc_status store_extend(struct store *store, struct owner *owner, uint64_t id, uint32_t ms,
+                        uint32_t *granted_ms, struct refusal *why)
+{
+    struct lease *lease;
+    kvc_status status = lease_find(owner, id, &lease, why);
+
+    if (status == KVC_OK)
+        *granted_ms = lease_extend(lease, ms);
+    store_settle(store);
+    return status;
+}
+
+kvc_status store_release(struct store *store, struct owner *owner, uint64_t id, struct refusal *why)
+{
+    struct lease *lease = handles_get(&store->leases, id);
+
+    if (!lease) {
+        store->stats.stale_completions++;
+        return KVC_OK;
+    }
+    if (lease->owner != owner) {
+        store->stats.stale_completions++;
+        return store_refuse(why, KVC_E_DENIED, "lease", "another session's");
+    }
+    lease_end(lease);
+    store_settle(store);
+    return KVC_OK;
+}

@@ -1,0 +1,68 @@
+/*
+ * Leases: which published blocks somebody may load, for how long. A lease holds its blocks by
+ * number, a list for each of its parts; its token lets another session of the tenant take a lease
+ * of its own on the same blocks.
+ */
+#ifndef KVC_STORE_LEASE_H
+#define KVC_STORE_LEASE_H
+
+#include "daemon/store/owner.h"
+
+struct lease_part {
+    uint32_t part;
+    uint32_t room;    /* of blocks[] */
+    uint32_t *blocks; /* lease::count */
+};
+
+struct lease {
+    struct owner *owner;
+    struct list link;        /* owner::leases */
+    struct expiry_item ends; /* in store::lease_ends */
+    uint64_t id;
+    uint64_t request; /* 0: not named */
+    uint8_t token[KVC_TOKEN_BYTES];
+    uint32_t count; /* blocks in each part */
+    uint32_t n_parts;
+    struct lease_part parts[];
+};
+
+/*
+ * A lease without blocks, known by id and (request not 0) by request. KVC_E_LIMIT or
+ * KVC_E_NO_MEMORY change nothing. Its time starts with lease_extend.
+ */
+kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_parts,
+                        uint64_t request, struct lease **lease, struct refusal *why);
+
+/* Makes room for `count` blocks in each part, so that lease_set cannot fail. */
+kvc_status lease_reserve(struct lease *lease, uint32_t count);
+
+/*
+ * From `offset` on the lease holds `count` blocks a part; the caller has held them (keep_hold)
+ * already. What was there is released.
+ */
+void lease_set(struct lease *lease, uint32_t offset, uint32_t count, uint32_t *const *blocks);
+
+/* Returns the milliseconds that were granted; 0 asks for the default. */
+uint32_t lease_extend(struct lease *lease, uint32_t ms);
+
+/* Releases the blocks, last first, and frees it. */
+void lease_end(struct lease *lease);
+void lease_end_all(struct owner *owner);
+
+/* Frees the leases of an owner without a look at their blocks: the store is being destroyed. */
+void lease_forget_all(struct owner *owner);
+
+/*
+ * The owner's lease of that id: KVC_E_EXPIRED when it has ended (also just now), KVC_E_UNKNOWN when
+ * there never was one, KVC_E_DENIED when it is somebody else's.
+ */
+kvc_status lease_find(struct owner *owner, uint64_t id, struct lease **lease, struct refusal *why);
+
+/* The part of a lease, or NULL. */
+struct lease_part *lease_part(struct lease *lease, uint32_t part);
+
+/* Ends leases whose time is over. */
+void lease_tick(struct store *store, uint64_t now);
+uint64_t lease_next_wake(const struct store *store);
+
+#endif
