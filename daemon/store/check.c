@@ -1,0 +1,284 @@
+/* Every invariant of the store, recounted from what it should follow from. For tests. */
+#include "daemon/base/mem.h"
+#include "daemon/store/keep.h"
+#include "daemon/store/lease.h"
+#include "daemon/store/load.h"
+#include "daemon/store/save.h"
+
+struct recount {
+    const struct store *store;
+    uint64_t in_state[SLOT_STATES];
+    uint64_t doomed_slots, moving;
+    uint64_t filling, quarantined; /* by the saves that they belong to */
+    uint64_t loads, leases, watched;
+    uint32_t *holds;             /* by block */
+    uint32_t *reads[TIER_COUNT]; /* by block */
+};
+
+static const char *check_record(struct recount *r, enum tier_kind tier, uint32_t number)
+{
+    const struct table_slot *record = table_slot(r->store->table, tier, number);
+    const struct block *block;
+    uint32_t id;
+
+    if (record->state == SLOT_FREE)
+        return NULL;
+    r->in_state[record->state]++;
+    if (record->state != SLOT_READY && record->state != SLOT_FILLING)
+        return NULL;
+    id = blocks_find(r->store->blocks, record->part, record->key);
+    if (id == BLOCK_NONE)
+        return "a slot that is ready or filling has no block";
+    block = blocks_get(r->store->blocks, id);
+    if (block->slot[tier] != number)
+        return "a slot's block lies elsewhere";
+    if (block->state != (record->state == SLOT_READY ? BLOCK_READY : BLOCK_FILLING))
+        return "a slot's state is not its block's";
+    return record->loads == block->loads[tier] ? NULL : "a slot's loads are not its block's";
+}
+
+static const char *check_tier(struct recount *r, enum tier_kind tier)
+{
+    const struct table_tier *geometry = &table_header(r->store->table)->tiers[tier];
+    const char *why = slots_check(r->store->slots[tier]);
+    uint64_t bytes = 0;
+    struct slots_count count;
+
+    for (uint32_t e = 0; !why && e < geometry->extents; e++) {
+        const struct table_extent *extent = table_extent(r->store->table, tier, e);
+        uint64_t places = extent->slot_bytes ? geometry->extent_bytes / extent->slot_bytes : 0;
+
+        if (extent->state != EXTENT_OWNED || extent->slot_bytes == 0)
+            continue;
+        for (uint32_t i = 0; !why && i < (places ? places : 1); i++) {
+            uint32_t number = e * geometry->slots_per_extent + i;
+
+            why = check_record(r, tier, number);
+            if (table_slot(r->store->table, tier, number)->state != SLOT_FREE)
+                bytes += extent->slot_bytes;
+        }
+    }
+    if (why)
+        return why;
+    slots_count(r->store->slots[tier], &count);
+    return bytes == count.used_bytes ? NULL : "bytes in use are not those of the table";
+}
+
+static const char *check_save(struct recount *r, const struct save *save)
+{
+    uint32_t owed = 0;
+
+    if (save->phase == SAVE_ADMITTING) {
+        admit_count_holds(save, r->holds);
+        r->filling += admit_count_slots(save);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < save->n_chunks; i++) {
+        const struct chunk *chunk = &save->chunks[i];
+
+        if ((chunk->state == CHUNK_OWED) != (chunk->word != NULL))
+            return "a chunk waits for no word, or has one and does not wait";
+        if (chunk->word && chunk->word->object != chunk)
+            return "a chunk's word is another's";
+        owed += chunk->state == CHUNK_OWED;
+        if ((chunk->state == CHUNK_PUBLISHED) != (i < save->next))
+            return "a chunk is published out of order";
+        if (save->phase == SAVE_COPYING && chunk->state != CHUNK_PUBLISHED)
+            r->filling += chunk->blocks;
+        if (save->phase == SAVE_ABORTED && chunk->state == CHUNK_OWED)
+            r->quarantined += chunk->blocks;
+    }
+    return owed == save->owed ? NULL : "a save's owed words are miscounted";
+}
+
+static const char *check_words(struct recount *r, const struct owner *owner)
+{
+    uint32_t outstanding = 0, owed = 0;
+    const struct save *save;
+
+    for (uint32_t i = 0; owner->page && i < KVC_PAGE_WORDS; i++) {
+        const struct word *word = &owner->page->words[i];
+
+        outstanding += word->kind != WORD_UNUSED;
+        if ((word->kind != WORD_UNUSED) != list_linked(&word->watch))
+            return "a word is waited for and not watched, or the other way round";
+    }
+    list_for_each(save, &owner->saves, link)
+        owed += save->owed;
+    owed += (uint32_t)list_length(&owner->loads);
+    r->watched += outstanding;
+    if (owner->page && outstanding != owner->page->outstanding)
+        return "a page's words are miscounted";
+    return owed == outstanding ? NULL : "the words of a session are not those of its operations";
+}
+
+static const char *check_owner(struct recount *r, const struct owner *owner)
+{
+    const struct lease *lease;
+    const struct load *load;
+    const struct save *save;
+    const char *why = NULL;
+
+    list_for_each(save, &owner->saves, link) {
+        why = check_save(r, save);
+        if (why)
+            return why;
+    }
+    if (list_length(&owner->saves) != owner->n_saves)
+        return "a session's saves are miscounted";
+    list_for_each(lease, &owner->leases, link) {
+        for (uint32_t p = 0; p < lease->n_parts; p++)
+            for (uint32_t i = 0; i < lease->count; i++)
+                r->holds[lease->parts[p].blocks[i]]++;
+        r->leases++;
+    }
+    if (list_length(&owner->leases) != owner->n_leases)
+        return "a session's leases are miscounted";
+    list_for_each(load, &owner->loads, link) {
+        for (uint32_t i = 0; i < load->count; i++)
+            r->reads[load->blocks[i].tier][load->blocks[i].block]++;
+        r->loads++;
+    }
+    return check_words(r, owner);
+}
+
+static const char *check_block(struct recount *r, uint32_t id)
+{
+    const struct block *block = blocks_get(r->store->blocks, id);
+
+    if (block->state == BLOCK_UNUSED)
+        return r->holds[id] ? "a lease holds a block that is gone" : NULL;
+    if (block->leases != r->holds[id])
+        return "a block's leases are miscounted";
+    r->moving += block->moving;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        if (block->loads[tier] != r->reads[tier][id])
+            return "a block's loads are miscounted";
+        if (block->order[tier] != keep_order(block, tier))
+            return "a block is in the wrong eviction order";
+        r->doomed_slots += block->state == BLOCK_DOOMED && block->slot[tier] != SLOT_NONE;
+    }
+    if (block->state == BLOCK_DOOMED && !block->leases && !block->moving &&
+        !block->loads[TIER_GPU] && !block->loads[TIER_HOST])
+        return "a dropped block is kept by nothing";
+    return NULL;
+}
+
+/* Exactly the blocks of the order, coldest first. */
+static const char *check_order(const struct tier_class *cls, enum order order)
+{
+    const struct policy *policy = &cls->orders[order];
+    const struct store *store = cls->store;
+    uint64_t last = 0, n = 0;
+
+    for (uint32_t id = policy->head; id != BLOCK_NONE && n <= policy->count; n++) {
+        const struct block *block = blocks_get(store->blocks, id);
+        uint64_t used = blocks_record(store->blocks, id, policy->tier)->last_use;
+
+        if (block->order[policy->tier] != order || store_class(store, block) != cls)
+            return "an eviction order holds a block of another";
+        if (used < last)
+            return "an eviction order is not by last use";
+        last = used;
+        id = block->link[policy->tier].next;
+    }
+    return n == policy->count ? NULL : "an eviction order is miscounted";
+}
+
+static const char *check_classes(const struct recount *r)
+{
+    uint64_t used[TIER_COUNT] = {0}, in_order[ORDER_COUNT] = {0}, orders = 0;
+    const struct tier_class *cls;
+    const char *why;
+
+    list_for_each(cls, &r->store->classes, link) {
+        for (enum order order = ORDER_DIRTY; order < ORDER_COUNT; order++) {
+            why = check_order(cls, order);
+            if (why)
+                return why;
+            in_order[order] += cls->orders[order].count;
+        }
+        for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+            used[tier] += cls->used[tier];
+    }
+    for (uint32_t id = 0; id < blocks_limit(r->store->blocks); id++)
+        for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+            orders += blocks_get(r->store->blocks, id)->state != BLOCK_UNUSED &&
+                      blocks_get(r->store->blocks, id)->order[tier] != ORDER_NONE;
+    if (orders != in_order[ORDER_DIRTY] + in_order[ORDER_CLEAN] + in_order[ORDER_HOST])
+        return "a block says that it is in an eviction order and is not";
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        struct slots_count count;
+
+        slots_count(r->store->slots[tier], &count);
+        if (used[tier] != count.used_slots)
+            return "the slots of the classes are miscounted";
+    }
+    return NULL;
+}
+
+static const char *check_totals(const struct recount *r)
+{
+    const struct store *store = r->store;
+
+    for (int state = 1; state < SLOT_STATES; state++)
+        if (r->in_state[state] != store->in_state[state])
+            return "slots by state are miscounted";
+    if (r->in_state[SLOT_FILLING] != r->filling)
+        return "filling slots are not those of the saves";
+    if (r->in_state[SLOT_QUARANTINE] != r->quarantined)
+        return "slots in quarantine are not those of aborted saves";
+    if (r->in_state[SLOT_MOVING] != list_length(&store->moves) ||
+        r->moving != list_length(&store->moves))
+        return "moving blocks or slots are not those of the copies in flight";
+    if (r->in_state[SLOT_DOOMED] != r->doomed_slots)
+        return "doomed slots are not those of dropped blocks";
+    if (r->loads != store->open_loads)
+        return "open loads are miscounted";
+    if (r->leases != store->leases.count || r->leases != store->lease_ends.count)
+        return "leases are miscounted";
+    if (r->watched != list_length(&store->young) + list_length(&store->old))
+        return "watched words are not those of the pages";
+    return NULL;
+}
+
+static const char *check_all(struct recount *r)
+{
+    const struct store *store = r->store;
+    const struct list *lists[] = {&store->owners, &store->freed};
+    const struct owner *owner;
+    const char *why = blocks_check(store->blocks);
+
+    for (enum tier_kind tier = 0; !why && tier < TIER_COUNT; tier++)
+        why = check_tier(r, tier);
+    for (int i = 0; i < 2; i++) {
+        list_for_each(owner, lists[i], link) {
+            if (why)
+                return why;
+            why = check_owner(r, owner);
+        }
+    }
+    for (uint32_t id = 0; !why && id < blocks_limit(store->blocks); id++)
+        why = check_block(r, id);
+    if (!why)
+        why = check_classes(r);
+    return why ? why : check_totals(r);
+}
+
+const char *store_check(const struct store *store)
+{
+    uint32_t n = blocks_limit(store->blocks);
+    uint32_t *memory = mem_array(3ul * n + 1, sizeof(*memory));
+    struct recount recount = {
+        .store = store,
+        .holds = memory,
+        .reads = {memory + n, memory + 2ul * n},
+    };
+    const char *why;
+
+    if (!memory)
+        return "out of memory";
+    why = check_all(&recount);
+    mem_free(memory);
+    return why;
+}

@@ -1,0 +1,211 @@
+#include "daemon/store/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/store/state.h"
+#include "daemon/store/event.h"
+#include "daemon/store/lease.h"
+#include "daemon/store/proof.h"
+#include "daemon/store/room.h"
+#include "daemon/store/save.h"
+
+void store_set_state(struct store *store, struct table_slot *record, enum slot_state state)
+{
+    store->in_state[record->state] -= record->state != SLOT_FREE;
+    table_slot_set_state(record, state);
+    store->in_state[state] += state != SLOT_FREE;
+}
+
+kvc_status store_refuse(struct refusal *why, kvc_status status, const char *field,
+                        const char *detail)
+{
+    return store_refuse_at(why, status, NULL, 0, field, detail);
+}
+
+kvc_status store_refuse_at(struct refusal *why, kvc_status status, const char *list, uint32_t i,
+                           const char *field, const char *detail)
+{
+    if (!why)
+        return status;
+    if (list)
+        snprintf(why->field, sizeof(why->field), "%s[%u]%s%s", list, i, field ? "." : "",
+                 field ? field : "");
+    else
+        snprintf(why->field, sizeof(why->field), "%s", field);
+    snprintf(why->detail, sizeof(why->detail), "%s", detail);
+    return status;
+}
+
+void store_settle(struct store *store)
+{
+    struct tier_class *cls;
+
+    while ((cls = list_first(&store->unbalanced, struct tier_class, balance))) {
+        room_balance(cls);
+        /* What it did itself calls for no second look. */
+        list_remove(&cls->balance);
+    }
+}
+
+static kvc_status make_parts_of(struct store *store)
+{
+    const struct store_config *config = &store->config;
+    kvc_status status = table_create(config->budget, config->boot_epoch, &store->table);
+
+    if (status != KVC_OK)
+        return status;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT && status == KVC_OK; tier++)
+        status = slots_create(store->table, tier, &store->slots[tier]);
+    if (status == KVC_OK)
+        status = blocks_create(store->table, &store->blocks);
+    if (status != KVC_OK)
+        return status;
+    store->part_class = mem_array(TABLE_PARTS, sizeof(struct tier_class *));
+    if (!store->part_class)
+        return KVC_E_NO_MEMORY;
+    if (getrandom(&store->hash_seed, sizeof(store->hash_seed), 0) != sizeof(store->hash_seed)) {
+        log_error("store", "no random numbers: %m");
+        return KVC_E_SYSTEM;
+    }
+    return KVC_OK;
+}
+
+kvc_status store_create(const struct store_config *config, struct store **ret)
+{
+    struct table_tier gpu, host;
+    struct store *store;
+    kvc_status status;
+
+    table_tier_geometry(config->budget[TIER_GPU], &gpu);
+    table_tier_geometry(config->budget[TIER_HOST], &host);
+    if (gpu.extents == 0 && host.extents == 0) {
+        log_error("store", "no room in either tier gpu_bytes=%llu host_bytes=%llu",
+                  (unsigned long long)config->budget[TIER_GPU],
+                  (unsigned long long)config->budget[TIER_HOST]);
+        return KVC_E_INVALID;
+    }
+    store = mem_zalloc(sizeof(*store));
+    if (!store)
+        return KVC_E_NO_MEMORY;
+    store->config = *config;
+    list_init(&store->classes);
+    list_init(&store->unbalanced);
+    list_init(&store->owners);
+    list_init(&store->freed);
+    list_init(&store->saves);
+    list_init(&store->ended);
+    list_init(&store->reports);
+    list_init(&store->young);
+    list_init(&store->old);
+    list_init(&store->moves);
+    status = make_parts_of(store);
+    if (status != KVC_OK) {
+        store_destroy(store);
+        return status;
+    }
+    *ret = store;
+    return KVC_OK;
+}
+
+void store_destroy(struct store *store)
+{
+    struct tier_class *cls;
+    struct owner *owner;
+
+    if (!store)
+        return;
+    assert(list_empty(&store->moves));
+    while ((owner = list_first(&store->owners, struct owner, link)))
+        owner_destroy(owner);
+    while ((owner = list_first(&store->freed, struct owner, link)))
+        owner_destroy(owner);
+    while ((cls = list_first(&store->classes, struct tier_class, link))) {
+        list_remove(&cls->link);
+        mem_free(cls);
+    }
+    handles_free(&store->sessions);
+    handles_free(&store->leases);
+    expiry_free(&store->lease_ends);
+    mem_free(store->part_class);
+    blocks_destroy(store->blocks);
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        slots_destroy(store->slots[tier]);
+    table_destroy(store->table);
+    mem_free(store);
+}
+
+const struct table *store_table(const struct store *store)
+{
+    return store->table;
+}
+
+void store_nudge(struct store *store, struct owner *owner)
+{
+    proof_look(owner);
+    store_settle(store);
+    event_deliver(store);
+}
+
+/* After failed copies nothing but time tells that it is worth to try again. */
+static bool is_pause_over(const struct store *store, uint64_t now)
+{
+    return store->moves_failed > 0 && store->moves_paused != 0 && now >= store->moves_paused;
+}
+
+void store_tick(struct store *store)
+{
+    uint64_t now = clock_now_us();
+    struct tier_class *cls;
+
+    proof_tick(store, now);
+    save_tick(store, now);
+    lease_tick(store, now);
+    if (is_pause_over(store, now)) {
+        store->moves_paused = 0;
+        list_for_each(cls, &store->classes, link)
+            room_changed(cls, false);
+    }
+    store_settle(store);
+    event_deliver(store);
+}
+
+uint64_t store_next_wake(const struct store *store)
+{
+    uint64_t now = clock_now_us(), wake = UINT64_MAX;
+    const uint64_t due[] = {proof_next_wake(store), save_next_wake(store), lease_next_wake(store),
+                            store->moves_paused ? store->moves_paused : UINT64_MAX};
+
+    if (event_is_due(store))
+        return 0;
+    for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++)
+        wake = due[i] < wake ? due[i] : wake;
+    if (wake == UINT64_MAX)
+        return UINT64_MAX;
+    return wake > now ? wake - now : 0;
+}
+
+void store_stats(const struct store *store, struct store_stats *stats)
+{
+    const struct save *quarantined = list_first(&store->ended, struct save, queue);
+    uint64_t now = clock_now_us(), oldest = proof_oldest(store);
+
+    *stats = store->stats;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        slots_count(store->slots[tier], &stats->tier[tier]);
+        stats->metadata_bytes += stats->tier[tier].used_slots * sizeof(struct table_slot);
+    }
+    stats->metadata_bytes += blocks_bytes(store->blocks);
+    stats->blocks = blocks_count(store->blocks);
+    stats->owners = store->sessions.count;
+    stats->leases = store->leases.count;
+    stats->open_loads = store->open_loads;
+    stats->filling_slots = store->in_state[SLOT_FILLING];
+    stats->quarantined_slots = store->in_state[SLOT_QUARANTINE];
+    stats->oldest_op_us = oldest == UINT64_MAX ? 0 : now - oldest;
+    stats->quarantine_oldest_us = quarantined ? now - quarantined->queued : 0;
+}
