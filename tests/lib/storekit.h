@@ -1,0 +1,136 @@
+/*
+ * A store with everything around it that a test needs to play a worker: memory behind the slabs, a
+ * mover that copies it when it is told to (or fails), completion pages that are written as a worker
+ * writes them, and blocks whose bytes follow from their key.
+ *
+ * Keys are numbers. All helpers fail the test on what they do not expect, and check every invariant
+ * of the store.
+ */
+#ifndef KVC_TESTS_LIB_STOREKIT_H
+#define KVC_TESTS_LIB_STOREKIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/store/store.h"
+
+#define KIT_OWNERS 16u
+#define KIT_KEYS   KVC_KEYS_MAX
+#define KIT_MOVES  1024u
+#define KIT_EVENTS 64u
+
+/* 256 KiB slots: eight in the smallest extent, so that tiers of a few slots can be had. */
+#define KIT_SLOT_BYTES (256u << 10)
+
+struct kit_config {
+    uint32_t gpu_slots, host_slots; /* multiples of the slots of 2 MiB */
+    uint32_t slot_bytes;            /* 0: KIT_SLOT_BYTES */
+    uint32_t clean_low, clean_high; /* per mille; 0: only when a save needs it */
+};
+
+struct kit_owner {
+    struct owner *owner;
+    uint8_t *page;
+    bool freed; /* owner_free was called */
+};
+
+struct kit_move {
+    struct move move;
+    move_done_cb *done;
+    void *arg;
+};
+
+struct kit {
+    struct store *store;
+    uint32_t slot_bytes;
+    uint32_t tenant;
+    uint32_t part, epoch; /* registered by every worker, reader and scheduler */
+    uint8_t *memory[TIER_COUNT];
+    struct kit_owner owners[KIT_OWNERS];
+    uint32_t n_owners;
+    struct kit_move moves[KIT_MOVES]; /* started and not done */
+    uint32_t n_moves;
+    uint64_t moves_started, moved_bytes;
+    kvc_status copy_status; /* what copy() returns */
+    struct save_outcome done[KIT_EVENTS];
+    uint32_t n_done, n_room, n_freed;
+    struct refusal why; /* of the latest refusal */
+};
+
+struct kit_save {
+    struct kit_owner *owner;
+    uint32_t first, n_keys; /* keys first .. first + n_keys - 1 */
+    uint8_t states[KIT_KEYS];
+    struct store_location locations[KIT_KEYS];
+    struct store_chunk chunks[KIT_KEYS];
+    struct store_save_result result;
+    uint32_t order[KIT_KEYS]; /* keys that are assigned, in order */
+    uint32_t n_assigned;
+};
+
+struct kit_load {
+    struct kit_owner *owner;
+    uint32_t first, count, word; /* keys first .. */
+    uint64_t number;
+    struct store_location locations[KIT_KEYS];
+};
+
+void kit_open(struct kit *kit, const struct kit_config *config);
+/* Ends everything and checks that all slots came back. */
+void kit_close(struct kit *kit);
+
+/* A connected session that has registered the part and mapped all extents. */
+struct kit_owner *kit_owner(struct kit *kit, uint32_t role);
+void kit_register(struct kit *kit, struct kit_owner *owner, uint8_t namespace_, uint32_t slot_bytes,
+                  struct store_part_info *info);
+void kit_map_all(struct kit *kit, struct kit_owner *owner);
+struct kit_owner *kit_worker(struct kit *kit);
+
+void kit_key(uint32_t n, uint8_t key[KVC_KEY_BYTES]);
+void kit_keys(uint32_t first, uint32_t n, uint8_t *keys);
+
+/* One save of keys first .. first + n - 1, sealed at once. */
+void kit_save(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
+              struct kit_save *save);
+/* The same in steps. */
+struct save *kit_save_open(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
+                           bool notify, uint32_t *short_of);
+void kit_save_seal(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
+                   struct save *open, struct kit_save *save);
+
+/* How many keys of a save are in a state. */
+uint32_t kit_count(const struct kit_save *save, enum store_key state);
+
+/* The worker's copies of a chunk, and its word. */
+void kit_write(struct kit *kit, const struct kit_save *save, uint32_t chunk);
+void kit_word(struct kit *kit, const struct kit_owner *owner, uint32_t word, uint64_t number);
+/* All copies and words, and the store has seen them. */
+void kit_prove(struct kit *kit, const struct kit_save *save);
+/* Saves keys and publishes them; all must be assigned. */
+void kit_put(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n);
+
+/* A lookup of keys first .. first + n - 1; returns the blocks that were granted. */
+uint32_t kit_lookup(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
+                    uint64_t *lease);
+/* How many blocks a lookup would find, without a trace. */
+uint32_t kit_probe(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n);
+/* Whether a key is a hit, and where. */
+bool kit_has(struct kit *kit, uint32_t key);
+bool kit_in_tier(struct kit *kit, uint32_t key, enum tier_kind tier);
+void kit_release(struct kit *kit, struct kit_owner *owner, uint64_t lease);
+
+/* Opens a load of a lease's blocks, which are keys first .. first + count - 1 of the lease. */
+void kit_load(struct kit *kit, struct kit_owner *owner, uint64_t lease, uint32_t from,
+              uint32_t first_key, uint32_t count, struct kit_load *load);
+/* Compares every byte and checksum. */
+void kit_verify(struct kit *kit, const struct kit_load *load);
+void kit_close_load(struct kit *kit, const struct kit_load *load);
+
+/* Lets copies in flight end, oldest first; returns how many did. */
+uint32_t kit_moves(struct kit *kit, uint32_t n, kvc_status status);
+
+void kit_tick(struct kit *kit);
+void kit_check(struct kit *kit);
+struct store_stats kit_stats(struct kit *kit);
+
+#endif
