@@ -1,0 +1,54 @@
+/*
+ * What the host half (pack_cuda.c) and the device half (pack_cuda.cu) of packing share. Only they
+ * include this; everyone else asks pack_cuda.h.
+ */
+#ifndef KVC_PACK_CUDA_ARGS_H
+#define KVC_PACK_CUDA_ARGS_H
+
+#include <stdint.h>
+
+#include "proto/limits.h"
+
+/*
+ * A piece is what one warp copies at a time: rows of 32 units of 16 bytes, one access in flight
+ * a lane and row. A slice is one or more pieces, the last one may be short.
+ */
+#define PACK_CUDA_PIECE_ROWS  8u
+#define PACK_CUDA_PIECE_BYTES (PACK_CUDA_PIECE_ROWS * 32u * 16u)
+#define PACK_CUDA_THREADS     256u /* of a thread block */
+
+/* One slice in the device table; a last row behind the slices has only first_piece. */
+struct pack_cuda_row {
+    uint64_t base, stride; /* the engine's */
+    uint64_t offset;       /* in a slot */
+    uint64_t key;          /* checksum_key of the slice */
+    uint32_t bytes;
+    uint32_t first_piece; /* pieces of the slices before this one */
+};
+
+/*
+ * Sums of one launch, a sector of the L2 cache each, and how many of its thread blocks are done.
+ * All zero between launches: the last thread block of a launch leaves it so.
+ */
+struct pack_cuda_scratch {
+    uint64_t sums[KVC_CHUNK_BLOCKS][4];
+    uint32_t done;
+    uint32_t unused;
+};
+
+/* The kernels' only parameter, by value: no copy has to be waited for. */
+struct pack_cuda_args {
+    uint64_t rows;    /* of the whole layout */
+    uint64_t scratch; /* 0: no sums and no word */
+    uint64_t cells;   /* sums go here ... */
+    uint64_t word;    /* ... and then word_value here, unless 0 */
+    uint64_t word_value;
+    uint32_t n_blocks;
+    uint32_t first_slice, n_slices;
+    uint32_t pieces;           /* of one block, in these slices */
+    uint32_t pieces_per_slice; /* the same for every slice, or 0 */
+    uint32_t ids[KVC_CHUNK_BLOCKS];
+    uint64_t slots[KVC_CHUNK_BLOCKS];
+};
+
+#endif
