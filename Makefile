@@ -23,6 +23,8 @@ endif
 CCACHE   ?= $(shell command -v ccache 2>/dev/null)
 PROTOC_C ?= protoc-c
 OBJCOPY  ?= objcopy
+# With nvcc, the kernels for GPUs are built in, as data; running them needs only the driver.
+NVCC     ?= $(shell command -v nvcc 2>/dev/null)
 
 pkg_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
 pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null || echo $(addprefix -l,$(patsubst lib%,%,$(1))))
@@ -69,6 +71,9 @@ TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)
 TESTS        := $(TEST_SOURCES:%.c=$(DEBUG)/%)
 BENCHES      := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/bench/*_bench.c)))
 
+GPU_TESTS    := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/test_*.c)))
+GPU_BENCHES  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/bench_*.c)))
+
 GENERATED    := $(if $(wildcard proto/kvcache.proto),build/gen/proto/kvcache.pb-c.c)
 GEN_HEADERS  := $(GENERATED:.c=.h)
 
@@ -93,7 +98,7 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # ---------------------------------------------------------------- targets
 
-.PHONY: all debug check check-long check-now check-layers demo bench tests install clean help setup
+.PHONY: all debug check check-long check-now check-layers check-gpu demo bench bench-gpu bench-pack tests install clean help setup
 
 # The archives are named too, so that a room is compiled even while nothing links it.
 all: $(call rooms,$(RELEASE),$(PRODUCT_ROOMS)) $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
@@ -125,6 +130,15 @@ demo: ## install what is missing, build, run the main job once and print a table
 
 bench: all $(BENCHES) ## measure (see tests/bench)
 	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done
+
+bench-pack: $(RELEASE)/tests/bench/pack_bench ## measure packing on the host against memcpy
+	@$<
+
+check-gpu: $(GPU_TESTS) ## run the tests that need a GPU (waived where there is none)
+	@for t in $^; do $$t || [ $$? -eq 77 ] || exit 1; done
+
+bench-gpu: $(GPU_BENCHES) ## measure packing on the GPU against one copy
+	@for b in $^; do $$b || [ $$? -eq 77 ] || exit 1; done
 
 setup: ## install the packages that are missing
 	@scripts/setup
@@ -166,6 +180,23 @@ build/include/kvcache.h: client/kvcache.h
 
 build/include/kvcache/%.h: proto/%.h
 	@install -D -m 644 $< $@
+
+# ---------------------------------------------------------------- device code
+
+# Machine code for what there is today, and PTX that the driver compiles for what comes later.
+FATBIN       := $(if $(NVCC),build/gen/kernels/pack_cuda.fatbin)
+GPU_MACHINES := 80 90 100 120
+
+ifneq ($(FATBIN),)
+$(FATBIN): kernels/pack_cuda.cu kernels/pack_cuda_args.h kernels/checksum.h proto/limits.h Makefile
+	@mkdir -p $(@D)
+	$(call quiet,NVCC)$(NVCC) -std=c++17 -O3 -I. -fatbin -o $@ $< \
+	    $(foreach m,$(GPU_MACHINES),-gencode arch=compute_$(m),code=sm_$(m)) \
+	    -gencode arch=compute_80,code=compute_80
+
+%/obj/kernels/pack_cuda.o: CFLAGS += -DKVC_CUDA=1 -Wa,-Ibuild/gen
+$(foreach v,$(RELEASE) $(DEBUG),$(v)/obj/kernels/pack_cuda.o): $(FATBIN)
+endif
 
 # ---------------------------------------------------------------- one build variant
 
@@ -225,5 +256,15 @@ $(BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(call rooms,$(RELEASE),$(PRODUCT_R
 	@mkdir -p $(@D)
 	$(call quiet,LINK)$(CC) $(RELEASE_FLAGS) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group \
 	    $(call pkg_libs,$(TEST_PKGS)) -lm -ldl
+
+$(RELEASE)/tests/bench/%: $(RELEASE)/obj/tests/bench/%.o $(call rooms,$(RELEASE),$(SHARED_ROOMS))
+	@mkdir -p $(@D)
+	$(call quiet,LINK)$(CC) $(LDFLAGS) -o $@ -Wl,--start-group $(filter-out %.pb-c.o,$^) -Wl,--end-group -lxxhash
+
+# These need the kernels only, so that a machine with a GPU and little else can build them.
+$(GPU_TESTS) $(GPU_BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(RELEASE)/obj/tests/gpu/driver.o \
+                             $(call archive,$(RELEASE),kernels)
+	@mkdir -p $(@D)
+	$(call quiet,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lxxhash -ldl
 
 -include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)

@@ -10,7 +10,8 @@ __asm__(".pushsection .rodata\n"
         "pack_cuda_image:\n"
         ".incbin \"kernels/pack_cuda.fatbin\"\n"
         ".popsection\n");
-extern const unsigned char image[] __asm__("pack_cuda_image");
+extern const unsigned char pack_cuda_image[];
+static const unsigned char *const image = pack_cuda_image;
 #else
 static const unsigned char *const image = NULL;
 #endif
