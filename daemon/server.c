@@ -1,0 +1,255 @@
+#include "daemon/server.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <uv.h>
+
+#include "daemon/api/api.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/list.h"
+#include "daemon/base/log.h"
+#include "daemon/conn/endpoint.h"
+#include "daemon/tier/mover.h"
+#include "daemon/tier/populate.h"
+
+/* How often a daemon that stops looks whether it may. */
+#define DRAIN_LOOK_MS 5
+
+/* Of the slots of the gpu tier: kept free or clean, so that a save finds room without a wait. */
+#define CLEAN_LOW_PER_MILLE  100u
+#define CLEAN_HIGH_PER_MILLE 150u
+#define MOVING_BYTES_MAX     (64ull << 20)
+
+struct server {
+    const struct config *config;
+    const struct device_ops *device;
+    uv_loop_t loop;
+    uv_signal_t terminate, interrupt;
+    uv_timer_t drain;
+    uint64_t drain_until_us;
+    bool draining;
+    struct endpoint *endpoint;
+    struct tier *tiers[TIER_COUNT];
+    struct mover *mover;
+    struct populate *populate; /* NULL when it is done */
+    struct api *api;
+    struct store *store;
+};
+
+static int cannot(const char *what, kvc_status status)
+{
+    log_error("main", "cannot start: %s: %s", what, kvc_status_text(status));
+    return -1;
+}
+
+/* Each connection is two descriptors, so the soft limit, made for other programs, is too low. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+        log_warn("main", "cannot raise the limit of descriptors error=\"%m\"");
+}
+
+static int choose_device(struct server *s)
+{
+    if (s->config->device == CONFIG_DEVICE_CUDA) {
+        log_error("main", "cannot start: device cuda: this build has no support for CUDA");
+        return -1;
+    }
+    s->device = &device_host;
+    return 0;
+}
+
+static int open_endpoint(struct server *s)
+{
+    char why[ENDPOINT_WHY_MAX];
+
+    if (endpoint_open(s->config->socket, (mode_t)s->config->socket_mode, &s->endpoint, why) !=
+        KVC_OK) {
+        log_error("main", "cannot start: %s", why);
+        return -1;
+    }
+    return 0;
+}
+
+static uint64_t new_boot_epoch(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+}
+
+static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
+{
+    kvc_status status;
+
+    for (int t = 0; t < TIER_COUNT; t++) {
+        struct table_tier geometry = {0};
+
+        table_tier_geometry(budget[t], &geometry);
+        status = tier_create((enum tier_kind)t, s->device, geometry.extent_bytes, geometry.extents,
+                             &s->tiers[t]);
+        if (status != KVC_OK)
+            return cannot(t == TIER_GPU ? "memory of the gpu tier" : "memory of the host tier",
+                          status);
+    }
+    status = mover_create(&s->loop, s->tiers, &s->mover);
+    return status == KVC_OK ? 0 : cannot("the mover", status);
+}
+
+static int open_store(struct server *s)
+{
+    const uint64_t boot_epoch = new_boot_epoch();
+    struct api_config api_config = {
+        .loop = &s->loop,
+        .boot_epoch = boot_epoch,
+        .device = s->device->name,
+        .lease_ms_max = KVC_LEASE_MS_MAX,
+    };
+    struct store_config config = {
+        .budget = {s->config->gpu_bytes, s->config->host_bytes},
+        .boot_epoch = boot_epoch,
+        .tenant_share = UINT32_MAX,
+        .lease_ms = KVC_LEASE_MS_DEFAULT,
+        .lease_ms_max = KVC_LEASE_MS_MAX,
+        .save_proof_ms = KVC_SAVE_PROOF_MS,
+        .promotion_ms = KVC_PROMOTION_MS,
+        .clean_low = CLEAN_LOW_PER_MILLE,
+        .clean_high = CLEAN_HIGH_PER_MILLE,
+        .moving_bytes_max = MOVING_BYTES_MAX,
+        .mover_ops = &mover_ops,
+    };
+    kvc_status status;
+
+    if (open_tiers(s, config.budget) < 0)
+        return -1;
+    config.mover = s->mover;
+    status = api_create(&api_config, &s->api);
+    if (status != KVC_OK)
+        return cannot("requests", status);
+    config.events = api_store_events(s->api);
+    status = store_create(&config, &s->store);
+    return status == KVC_OK ? 0 : cannot("the store", status);
+}
+
+static void populate_done(void *arg, kvc_status status)
+{
+    struct server *s = arg;
+
+    s->populate = NULL;
+    if (status == KVC_OK)
+        log_info("main", "memory is populated");
+}
+
+static void drain_cb(uv_timer_t *timer)
+{
+    struct server *s = container_of(timer, struct server, drain);
+
+    if (!api_busy(s->api) || clock_now_us() >= s->drain_until_us)
+        uv_stop(&s->loop);
+}
+
+static void signal_cb(uv_signal_t *handle, int number)
+{
+    struct server *s = handle->data;
+
+    if (s->draining) {
+        uv_stop(&s->loop);
+        return;
+    }
+    log_info("main", "stopping signal=%d", number);
+    s->draining = true;
+    s->drain_until_us = clock_now_us() + KVC_DRAIN_MS * CLOCK_MS_US;
+    api_stop(s->api);
+    endpoint_hide(s->endpoint);
+    uv_timer_start(&s->drain, drain_cb, 0, DRAIN_LOOK_MS);
+}
+
+static int open_loop(struct server *s)
+{
+    if (uv_loop_init(&s->loop) < 0)
+        return cannot("the event loop", KVC_E_SYSTEM);
+    uv_timer_init(&s->loop, &s->drain);
+    uv_signal_init(&s->loop, &s->terminate);
+    uv_signal_init(&s->loop, &s->interrupt);
+    s->terminate.data = s->interrupt.data = s;
+    return 0;
+}
+
+static int serve(struct server *s)
+{
+    kvc_status status;
+
+    if (uv_signal_start(&s->terminate, signal_cb, SIGTERM) < 0 ||
+        uv_signal_start(&s->interrupt, signal_cb, SIGINT) < 0)
+        return cannot("signals", KVC_E_SYSTEM);
+    status = api_serve(s->api, s->store, s->tiers, endpoint_socket(s->endpoint));
+    if (status != KVC_OK)
+        return cannot("listening", status);
+    status = populate_start(&s->loop, s->tiers, TIER_COUNT, populate_done, s, &s->populate);
+    if (status != KVC_OK)
+        return cannot("populating memory", status);
+    return 0;
+}
+
+/* Whatever calls into the store ends before the store does; then the handles, then the loop. */
+static void close_parts(struct server *s)
+{
+    if (s->api != NULL)
+        api_end_connections(s->api);
+    if (s->populate != NULL)
+        populate_stop(s->populate);
+    if (s->mover != NULL)
+        mover_stop(s->mover);
+    while ((s->api != NULL && api_connections(s->api) > 0) || s->populate != NULL ||
+           (s->mover != NULL && mover_count(s->mover) > 0))
+        uv_run(&s->loop, UV_RUN_ONCE);
+    if (s->store != NULL)
+        store_destroy(s->store);
+    api_destroy(s->api);
+    mover_destroy(s->mover);
+    uv_close((uv_handle_t *)&s->terminate, NULL);
+    uv_close((uv_handle_t *)&s->interrupt, NULL);
+    uv_close((uv_handle_t *)&s->drain, NULL);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    for (int t = 0; t < TIER_COUNT; t++)
+        tier_destroy(s->tiers[t]);
+    endpoint_close(s->endpoint);
+    if (uv_loop_close(&s->loop) != 0)
+        assert(!"a handle is left open");
+    uv_library_shutdown();
+}
+
+int server_run(const struct config *config, uint64_t started_us)
+{
+    struct server s = {.config = config};
+    char gpu[24], host[24];
+    int rc = 1;
+
+    signal(SIGPIPE, SIG_IGN);
+    raise_descriptor_limit();
+    if (choose_device(&s) < 0 || open_loop(&s) < 0)
+        return 1;
+    if (open_endpoint(&s) < 0 || open_store(&s) < 0 || serve(&s) < 0)
+        goto close;
+    log_info("main",
+             "ready version=%s socket=%s device=%s gpu_bytes=%s host_bytes=%s start_us=%llu",
+             KVC_BUILD_VERSION, config->socket, s.device->name,
+             config_format_size(tier_bytes(s.tiers[TIER_GPU]), gpu),
+             config_format_size(tier_bytes(s.tiers[TIER_HOST]), host),
+             (unsigned long long)(clock_now_us() - started_us));
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    log_info("main", "stopped");
+    rc = 0;
+close:
+    close_parts(&s);
+    return rc;
+}
