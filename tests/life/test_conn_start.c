@@ -1,0 +1,291 @@
+// Starting and stopping: what a daemon refuses to start with, what it replaces, how it ends.
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/lib/check_main.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/talk.h"
+#include "tests/lib/tmpdir.h"
+#include "tests/lib/wait.h"
+
+// Arguments that it must refuse, and a word of the line that says why.
+static const struct {
+    const char *args[4];
+    const char *says;
+} refused[] = {
+    {{"--gpu-bytes", "1.5G"}, "is no size"},
+    {{"--gpu-bytes", "-1"}, "is no size"},
+    {{"--gpu-bytes", ""}, "is no size"},
+    {{"--gpu-bytes", "12Q"}, "is no size"},
+    {{"--gpu-bytes", "1GB"}, "is no size"},
+    {{"--gpu-bytes", "M"}, "is no size"},
+    {{"--gpu-bytes", " 16M"}, "is no size"},
+    {{"--host-bytes", "99999999999999999999"}, "is no size"},
+    {{"--host-bytes", "17179869184G"}, "is no size"},
+    {{"--host-bytes", "1M"}, "less than one extent"},
+    {{"--gpu-bytes", "2097151"}, "less than one extent"},
+    {{"--gpu-bytes", "0", "--host-bytes", "0"}, "both 0"},
+    {{"--host-bytes", "1000T"}, "more than this machine's memory"},
+    {{"--gpu-bytes", "16777215T", "--host-bytes", "16777215T"}, "more than this machine's memory"},
+    {{"--device", "cuda"}, "CUDA"},
+    {{"--device", "tpu"}, "none of auto, host, cuda"},
+    {{"--gpu-byte", "16M"}, "did you mean \"gpu-bytes\""},
+    {{"--colour", "red"}, "unknown option \"colour\""},
+    {{"--log-level", "loud"}, "none of error, warning, info, debug"},
+    {{"--socket-mode", "999"}, "is no mode"},
+    {{"--socket-mode", "1777"}, "is no mode"},
+    {{"--gpu-bytes"}, "needs a value"},
+    {{"gpu-bytes"}, "unexpected argument"},
+    {{"--socket", ""}, "must not be empty"},
+    {{"--socket", "/no/such/folder/s"}, "/no/such/folder/s.lock"},
+    {{"--socket", "/dev/null"}, "is not a socket"},
+    {{"--socket", "/tmp/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+                  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
+     "a socket allows 1 to 107"},
+};
+#define REFUSED (sizeof(refused) / sizeof(refused[0]))
+
+static int count_lines(const char *text, const char *with)
+{
+    int n = 0;
+
+    for (const char *at = text; (at = strstr(at, with)) != NULL; at++)
+        n++;
+    return n;
+}
+
+// What is refused is said in one line.
+static void expect_refusal(const char *const args[], const char *says)
+{
+    char text[4096];
+    int status = daemon_run(args, text, sizeof(text));
+
+    ck_assert_int_eq(status, 1);
+    ck_assert_msg(strstr(text, says) != NULL, "%s %s: \"%s\" does not say \"%s\"", args[0],
+                  args[1] ? args[1] : "", text, says);
+    ck_assert_int_eq(count_lines(text, "error main: cannot start: "), 1);
+    ck_assert_int_eq(count_lines(text, "\n") - count_lines(text, "exit live_"), 1);
+    if (strstr(text, "exit live_"))
+        ck_assert_msg(strstr(text, "exit live_allocations=0 live_bytes=0 fds=3"), "%s", text);
+}
+
+START_TEST(test_refuses)
+{
+    const char *args[5] = {0};
+
+    memcpy(args, refused[_i].args, sizeof(refused[_i].args));
+    expect_refusal(args, refused[_i].says);
+}
+END_TEST
+
+START_TEST(test_help_and_version)
+{
+    char text[8192];
+
+    ck_assert_int_eq(daemon_run((const char *[]){"--help", NULL}, text, sizeof(text)), 0);
+    ck_assert_ptr_nonnull(strstr(text, "--gpu-bytes SIZE"));
+    ck_assert_ptr_nonnull(strstr(text, "[256M]"));
+    ck_assert_int_eq(daemon_run((const char *[]){"--version", NULL}, text, sizeof(text)), 0);
+    ck_assert_str_eq(text, "kvcached " KVC_BUILD_VERSION "\n");
+}
+END_TEST
+
+START_TEST(test_tiers_of_nothing)
+{
+    daemon_stop(daemon_start((const char *[]){"--gpu-bytes", "0", NULL}));
+    daemon_stop(daemon_start((const char *[]){"--host-bytes", "0", NULL}));
+}
+END_TEST
+
+START_TEST(test_second_daemon_refuses)
+{
+    struct daemon *d = daemon_start(NULL);
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_OPERATOR, NULL);
+
+    expect_refusal((const char *[]){"--socket", daemon_socket(d), NULL}, "another daemon is running");
+    talk_ping(sock);
+    close(sock);
+    daemon_stop(d);
+}
+END_TEST
+
+static int bound_socket(const char *path, int type)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int sock = socket(AF_UNIX, type, 0);
+
+    ck_assert_int_ge(sock, 0);
+    strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
+    ck_assert_int_eq(bind(sock, (struct sockaddr *)&address, sizeof(address)), 0);
+    return sock;
+}
+
+START_TEST(test_somebody_else_listens)
+{
+    const char *path = tmpdir_file("theirs");
+    int sock = bound_socket(path, _i == 0 ? SOCK_SEQPACKET : SOCK_STREAM);
+    struct stat st;
+
+    ck_assert_int_eq(listen(sock, 1), 0);
+    expect_refusal((const char *[]){"--socket", path, NULL}, "somebody listens");
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert_int_eq(access(tmpdir_file("theirs.lock"), F_OK), -1);
+    close(sock);
+}
+END_TEST
+
+// The harness's first socket is s1 in the test's folder.
+START_TEST(test_stale_socket_is_replaced)
+{
+    int kinds[] = {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM};
+    struct daemon *d;
+
+    close(bound_socket(tmpdir_file("s1"), kinds[_i]));
+    d = daemon_start(NULL);
+    close(talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL));
+    daemon_stop(d);
+}
+END_TEST
+
+// A daemon that was killed leaves socket and lock behind.
+START_TEST(test_starts_again_after_a_kill)
+{
+    struct daemon *d = daemon_start(NULL);
+
+    for (int i = 0; i < 3; i++) {
+        daemon_restart_killed(d);
+        int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
+        talk_ping(sock);
+        close(sock);
+    }
+    daemon_stop(d);
+}
+END_TEST
+
+START_TEST(test_socket_mode)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct stat st;
+
+    ck_assert_int_eq(stat(daemon_socket(d), &st), 0);
+    ck_assert_uint_eq(st.st_mode & 07777, 0660);
+    daemon_stop(d);
+    d = daemon_start((const char *[]){"--socket-mode", "0600", NULL});
+    ck_assert_int_eq(stat(daemon_socket(d), &st), 0);
+    ck_assert_uint_eq(st.st_mode & 07777, 0600);
+    daemon_stop(d);
+}
+END_TEST
+
+static uint64_t now_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+// The best of some starts, since the machine may be busy with something else.
+START_TEST(test_ready_within_100_ms)
+{
+    uint64_t best = UINT64_MAX;
+
+    for (int i = 0; i < 5; i++) {
+        uint64_t start = now_ms();
+        struct daemon *d = daemon_start((const char *[]){"--host-bytes", "1G", NULL});
+        uint64_t took = now_ms() - start;
+
+        daemon_stop(d);
+        best = took < best ? took : best;
+    }
+    ck_assert_msg(best < 100 * check_time_multiplier(), "ready after %d ms", (int)best);
+}
+END_TEST
+
+static void expect_quick_stop(int sig)
+{
+    struct daemon *d = daemon_start(NULL);
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
+    uint64_t start = now_ms();
+
+    ck_assert_int_eq(kill(daemon_pid(d), sig), 0);
+    wait_for(daemon_log_count(d, "main: stopped") == 1, 2000);
+    daemon_stop(d);
+    ck_assert_msg(now_ms() - start < 2000 * check_time_multiplier(), "took too long");
+    ck_assert(talk_ended(sock));
+    close(sock);
+}
+
+// Nothing is in flight, so there is nothing to wait for.
+START_TEST(test_signals_stop_it)
+{
+    expect_quick_stop(_i == 0 ? SIGTERM : SIGINT);
+}
+END_TEST
+
+START_TEST(test_stopping_is_told)
+{
+    struct daemon *d = daemon_start(NULL);
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_READER, NULL);
+    struct pollfd readable = {.fd = sock, .events = POLLIN};
+    static uint8_t in[KVC_WIRE_PACKET_MAX];
+    struct wire_packet packet;
+    const char *why;
+
+    ck_assert_int_eq(kill(daemon_pid(d), SIGTERM), 0);
+    ck_assert_int_eq(poll(&readable, 1, 2000), 1);
+    ck_assert_int_eq(wire_recv(sock, in, &packet, &why), WIRE_OK);
+    ck_assert_uint_eq(packet.type, WIRE_STOPPING);
+    ck_assert_uint_eq(packet.seq, 0);
+    ck_assert(talk_ended(sock));
+    close(sock);
+    daemon_stop(d);
+}
+END_TEST
+
+static long switches_of(pid_t pid)
+{
+    char path[64], line[128];
+    long n = -1;
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof(line), f))
+        sscanf(line, "voluntary_ctxt_switches: %ld", &n);
+    fclose(f);
+    return n;
+}
+
+// With nothing outstanding it sleeps until somebody speaks; a few wakes are forgiven.
+START_TEST(test_idle_daemon_sleeps)
+{
+    struct daemon *d = daemon_start(NULL);
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
+    long before;
+
+    talk_ping(sock);
+    wait_for(daemon_log_count(d, "memory is populated") == 1, 5000);
+    before = switches_of(daemon_pid(d));
+    usleep(400 * 1000);
+    ck_assert_int_le(switches_of(daemon_pid(d)) - before, 3);
+    close(sock);
+    daemon_stop(d);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("conn/start", CHECK_LIFE_S, {test_refuses, 0, REFUSED - 1},
+                 {test_help_and_version, 0, 0}, {test_tiers_of_nothing, 0, 0},
+                 {test_second_daemon_refuses, 0, 0}, {test_somebody_else_listens, 0, 1},
+                 {test_stale_socket_is_replaced, 0, 2}, {test_starts_again_after_a_kill, 0, 0},
+                 {test_socket_mode, 0, 0}, {test_ready_within_100_ms, 0, 0},
+                 {test_signals_stop_it, 0, 1}, {test_stopping_is_told, 0, 0},
+                 {test_idle_daemon_sleeps, 0, 0})
