@@ -71,6 +71,7 @@ kvc_status store_abort(struct store *store, struct owner *owner, uint64_t id, ui
         goto settle;
     }
 answer_later:
+    save_outcome(save, outcome);
     *pending = true;
 settle:
     store_settle(store);

@@ -279,7 +279,8 @@ void store_save_seal(struct store *store, struct save *save, struct store_save_r
 
 /*
  * Ends a save: its unpublished keys go. never[] are chunks whose copies were never enqueued
- * (never_all: all of them). *pending: words are still owed, save_done follows; else *outcome is set.
+ * (never_all: all of them). *pending: words are still owed, save_done follows and *outcome names the
+ * save as it is so far; else *outcome is how it ended, and no save_done follows.
  * By save id, or by the sequence number of its request when id is 0. KVC_E_UNKNOWN when it ended.
  */
 kvc_status store_abort(struct store *store, struct owner *owner, uint64_t save, uint32_t request,
