@@ -200,6 +200,17 @@ static int serve(struct server *s)
     return 0;
 }
 
+/* A second signal must not cut the last steps short, once the loop does not catch it any more. */
+static void block_signals(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 /* Whatever calls into the store ends before the store does; then the handles, then the loop. */
 static void close_parts(struct server *s)
 {
@@ -216,6 +227,7 @@ static void close_parts(struct server *s)
         store_destroy(s->store);
     api_destroy(s->api);
     mover_destroy(s->mover);
+    block_signals();
     uv_close((uv_handle_t *)&s->terminate, NULL);
     uv_close((uv_handle_t *)&s->interrupt, NULL);
     uv_close((uv_handle_t *)&s->drain, NULL);

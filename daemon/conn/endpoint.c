@@ -83,20 +83,30 @@ static void drop_lock(struct endpoint *e)
     fd_reset(&e->lock);
 }
 
+/* Nothing is made, not even a lock, beside a file that is no socket. */
+static kvc_status look_at_path(const struct endpoint *e, bool *exists, char *why)
+{
+    const char *path = e->address.sun_path;
+    struct stat st;
+
+    *exists = lstat(path, &st) == 0;
+    if (!*exists && errno != ENOENT)
+        return explain(why, KVC_E_SYSTEM, "cannot look at %s: %s", path, strerror(errno));
+    if (*exists && !S_ISSOCK(st.st_mode))
+        return explain(why, KVC_E_INVALID, "%s exists and is not a socket", path);
+    return KVC_OK;
+}
+
 /* With the lock held, whoever listens at the path is no daemon that we know of: left alone. */
 static kvc_status remove_stale(struct endpoint *e, char *why)
 {
     const char *path = e->address.sun_path;
-    struct stat st;
+    bool exists;
     int sock;
+    kvc_status status = look_at_path(e, &exists, why);
 
-    if (lstat(path, &st) < 0) {
-        if (errno == ENOENT)
-            return KVC_OK;
-        return explain(why, KVC_E_SYSTEM, "cannot look at %s: %s", path, strerror(errno));
-    }
-    if (!S_ISSOCK(st.st_mode))
-        return explain(why, KVC_E_INVALID, "%s exists and is not a socket", path);
+    if (status != KVC_OK || !exists)
+        return status;
     switch (wire_connect(path, &sock)) {
     case KVC_E_DISCONNECTED:
         break;
@@ -147,6 +157,7 @@ kvc_status endpoint_open(const char *path, mode_t mode, struct endpoint **endpoi
     const size_t len = strlen(path);
     struct endpoint *e;
     kvc_status status;
+    bool exists;
 
     if (len == 0 || len >= sizeof(e->address.sun_path))
         return explain(why, KVC_E_INVALID,
@@ -160,7 +171,9 @@ kvc_status endpoint_open(const char *path, mode_t mode, struct endpoint **endpoi
     memcpy(e->address.sun_path, path, len);
     snprintf(e->lock_path, sizeof(e->lock_path), "%s.lock", path);
 
-    status = take_lock(e, why);
+    status = look_at_path(e, &exists, why);
+    if (status == KVC_OK)
+        status = take_lock(e, why);
     if (status != KVC_OK)
         goto free_endpoint;
     status = remove_stale(e, why);

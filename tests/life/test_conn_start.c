@@ -223,7 +223,7 @@ static void expect_quick_stop(int sig)
     close(sock);
 }
 
-// Nothing is in flight, so there is nothing to wait for.
+// A second signal ends the wait and not the process. Nothing is in flight, so there is nothing to wait for.
 START_TEST(test_signals_stop_it)
 {
     expect_quick_stop(_i == 0 ? SIGTERM : SIGINT);
