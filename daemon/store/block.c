@@ -24,7 +24,7 @@
 #define FIND_BATCH 32u
 
 struct blocks {
-    struct table *table;
+    struct table_slot *slots[TIER_COUNT]; /* the records of each tier, NULL without extents */
     struct index index;
     uint64_t seed;
     struct block **pool; /* segments of POOL_SEGMENT blocks */
@@ -51,7 +51,7 @@ struct block *blocks_get(const struct blocks *blocks, uint32_t id)
 
 struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id, enum tier_kind tier)
 {
-    return table_slot(blocks->table, tier, blocks_get(blocks, id)->slot[tier]);
+    return &blocks->slots[tier][blocks_get(blocks, id)->slot[tier]];
 }
 
 /* The record that the key is read from. */
@@ -59,7 +59,7 @@ static struct table_slot *key_record(const struct blocks *blocks, const struct b
 {
     enum tier_kind tier = block->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
 
-    return table_slot(blocks->table, tier, block->slot[tier]);
+    return &blocks->slots[tier][block->slot[tier]];
 }
 
 static bool is_block_of(const struct blocks *blocks, const struct block *block, uint32_t part,
@@ -172,7 +172,7 @@ static kvc_status grow_pool(struct blocks *blocks)
 kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
                       uint32_t *id)
 {
-    const struct table_slot *record = table_slot(blocks->table, tier, slot);
+    const struct table_slot *record = &blocks->slots[tier][slot];
     bool fresh = blocks->free == BLOCK_NONE;
     uint32_t new = fresh ? blocks->limit : blocks->free;
     struct block *block;
@@ -247,7 +247,9 @@ kvc_status blocks_create(struct table *table, struct blocks **blocks)
 
     if (!made)
         return KVC_E_NO_MEMORY;
-    made->table = table;
+    for (int tier = 0; tier < TIER_COUNT; tier++)
+        if (table_header(table)->tiers[tier].extents)
+            made->slots[tier] = table_slot(table, tier, 0);
     made->free = BLOCK_NONE;
     if (getrandom(&made->seed, sizeof(made->seed), 0) != sizeof(made->seed)) {
         log_error("block", "no random numbers: %m");

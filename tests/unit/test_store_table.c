@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -778,6 +779,147 @@ START_TEST(test_attach_refuses_contradictions)
 }
 END_TEST
 
+/* Several bytes at once, anywhere that matters: refused or used, but never followed out of it. */
+START_TEST(test_attach_random_damage)
+{
+    struct fixture f;
+    struct table *table;
+    uint8_t *base, *image;
+    uint64_t random = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 1), bytes;
+    uint32_t refused = 0, n = check_long() ? 5000 : 500;
+    const char *why;
+
+    fixture_open(&f);
+    base = (uint8_t *)table_header(f.table);
+    bytes = table_header(f.table)->total_bytes;
+    image = malloc(bytes);
+    memcpy(image, base, bytes);
+    for (uint32_t round = 0; round < n; round++) {
+        for (uint32_t k = 0; k < 1 + round % 3; k++) {
+            random = random * 6364136223846793005ull + 1442695040888963407ull;
+            int s = (int)(random >> 60) % SECTION_COUNT;
+            uint64_t record = table_header(f.table)->sections[s].record_bytes;
+            /* Of the first two records; of all extents, and of the slots that are in use. */
+            uint64_t within = (random >> 20 & 0xffff) % ((s >= SECTION_EXTENTS ? 15 : 2) * record);
+
+            if (s == SECTION_SLOTS)
+                within += 5 * 512 * record;
+            base[table_header(f.table)->sections[s].offset + within] ^= (uint8_t)(random >> 40) | 1;
+        }
+        if (attach(&f, &table, &why) == KVC_OK) {
+            use(table);
+            table_destroy(table);
+        } else {
+            refused++;
+        }
+        memcpy(base, image, bytes);
+    }
+    ck_assert_uint_gt(refused, n / 10);
+    free(image);
+    table_destroy(f.table);
+}
+END_TEST
+
+/* One life of an ordinary and of a large block, and what extents go through on the way. */
+static void live_and_die(struct slots *slots, uint32_t part, uint32_t large)
+{
+    uint32_t a, b;
+
+    slots_grant(slots, 0, 5);
+    slots_take(slots, 0, 5 * MIB, NULL, &b);
+    fill(slots, b, large, 1);
+    table_slot_set_state(slots_record(slots, b), SLOT_READY);
+    slots_take(slots, 0, 4096, NULL, &a);
+    fill(slots, a, part, 2);
+    table_slot_set_state(slots_record(slots, a), SLOT_READY);
+    table_slot_set_state(slots_record(slots, a), SLOT_FREE);
+    slots_give(slots, a);
+    slots_take(slots, 0, 4096, NULL, &a);
+    fill(slots, a, part, 3);
+    table_slot_set_state(slots_record(slots, a), SLOT_READY);
+    table_slot_set_state(slots_record(slots, a), SLOT_QUARANTINE);
+    table_slot_set_state(slots_record(slots, a), SLOT_FREE);
+    slots_give(slots, a);
+    table_slot_set_state(slots_record(slots, b), SLOT_DOOMED);
+    table_slot_set_state(slots_record(slots, b), SLOT_FREE);
+    slots_give(slots, b);
+}
+
+/* Everything that changes in the test below, to see that it did and to undo what attaching does. */
+struct picture {
+    struct table_header header;
+    struct table_extent extents[15];
+    struct table_slot slots[2 * 512];
+};
+
+static void take_picture(const struct table *table, struct picture *picture)
+{
+    picture->header = *table_header(table);
+    memcpy(picture->extents, table_extent(table, TIER_GPU, 0), sizeof(picture->extents));
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t k = 0; k < 2; k++) /* of extents 0 and 3, where the slots are */
+            picture->slots[i * 512 + k] = *table_slot(table, TIER_HOST, i * 3 * 512 + k);
+}
+
+/* Runs to the child's next instruction; false when it has ended. */
+static bool step(pid_t pid)
+{
+    int status;
+
+    ck_assert_int_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSTOPPED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
+    return WIFSTOPPED(status);
+}
+
+/* A daemon that is killed at any instruction leaves a table that the next one can trust. */
+START_TEST(test_attach_after_every_instruction)
+{
+    struct table *table = create(small), *next;
+    struct table_part part = make_part(table, 4096), large = part;
+    const uint32_t slices[2] = {2 * MIB, 3 * MIB};
+    struct picture *before = calloc(2, sizeof(*before)), *after = before + 1;
+    uint32_t part_number, large_number, changes = 0;
+    struct slots *slots;
+    pid_t pid;
+    int status;
+
+    ck_assert_int_eq(table_add_layout(table, 16, slices, 2, NULL, &large.layout), KVC_OK);
+    ck_assert_int_eq(table_add_part(table, &part, &part_number), KVC_OK);
+    ck_assert_int_eq(table_add_part(table, &large, &large_number), KVC_OK);
+    ck_assert_int_eq(slots_create(table, TIER_HOST, &slots), KVC_OK);
+    take_picture(table, before);
+    pid = fork();
+    if (pid == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0)
+            raise(SIGSTOP);
+        live_and_die(slots, part_number, large_number);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    while (WIFSTOPPED(status) && step(pid)) {
+        const char *why = NULL;
+
+        take_picture(table, after);
+        if (memcmp(before, after, sizeof(*before)) == 0)
+            continue;
+        changes++;
+        ck_assert_msg(table_attach(table_fd(table), small, 1, &next, &why) == KVC_OK,
+                      "change %u: %s", changes, why);
+        table_destroy(next);
+        *table_header(table) = after->header;
+        memcpy(table_extent(table, TIER_GPU, 0), after->extents, sizeof(after->extents));
+        *before = *after;
+    }
+    slots_destroy(slots);
+    table_destroy(table);
+    free(before);
+    if (!changes)
+        TEST_SKIP("no ptrace here");
+    ck_assert_uint_gt(changes, 50);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS(
     "store/table", CHECK_LIFE_S, {test_geometry, 0, 0},
     {test_memfd_is_private_sealed_and_sparse, 0, 0}, {test_sections_in_order, 0, 0},
@@ -787,4 +929,5 @@ CHECK_MAIN_LOOPS(
     {test_attach_finds_everything, 0, 0}, {test_attach_takes_a_larger_boot_epoch, 0, 0},
     {test_attach_refuses_other_memory, 0, 0}, {test_attach_failures, 0, 0},
     {test_attach_keeps_the_table_sparse, 0, 0}, {test_attach_repairs_unfinished_spans, 0, 0},
-    {test_attach_refuses_contradictions, 0, 0}, {test_attach_one_broken_byte, 0, TARGETS - 1})
+    {test_attach_refuses_contradictions, 0, 0}, {test_attach_one_broken_byte, 0, TARGETS - 1},
+    {test_attach_random_damage, 0, 3}, {test_attach_after_every_instruction, 0, 0})
