@@ -15,14 +15,13 @@
 enum flag {
     BEGINS = 1 << 0,   /* begins something: refused while the daemon stops */
     NO_REPLY = 1 << 1, /* a refusal is counted and not told */
-    FDS = 1 << 2,      /* may bring descriptors */
 };
 
 struct route {
     uint16_t type;
     uint16_t roles;
     unsigned flags;
-    handler *handle; /* NULL: known, not done */
+    handler *handle; /* NULL: not done here */
 };
 
 static const struct route routes[] = {
@@ -46,7 +45,6 @@ static const struct route routes[] = {
 #ifdef KVC_DEBUG
     {WIRE_DEBUG, ALL, 0, debug_debug},
 #endif
-    {WIRE_REGION_PART, ALL, FDS, NULL},
 };
 
 static const struct route unknown = {.roles = ALL};
@@ -69,7 +67,8 @@ static const char *malformed(const struct session *s, const struct wire_packet *
         return "type 0";
     if (s->state == SESSION_NEW && packet->type != WIRE_HELLO)
         return "a request before HELLO";
-    if (packet->n_fds > 0 && !(route->flags & FDS))
+    /* Nothing that is done takes any; of the rest a later client may know better. */
+    if (packet->n_fds > 0 && route->handle != NULL)
         return "descriptors with a message that takes none";
     return NULL;
 }
