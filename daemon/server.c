@@ -184,6 +184,17 @@ static int open_loop(struct server *s)
     return 0;
 }
 
+/* Whether this thread, and the threads that it starts from now on, get the signals that stop us. */
+static void mask_signals(int how)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(how, &set, NULL);
+}
+
 static int serve(struct server *s)
 {
     kvc_status status;
@@ -194,21 +205,13 @@ static int serve(struct server *s)
     status = api_serve(s->api, s->store, s->tiers, endpoint_socket(s->endpoint));
     if (status != KVC_OK)
         return cannot("listening", status);
+    /* The first work starts the pool's threads, which must not be the ones to get a signal. */
+    mask_signals(SIG_BLOCK);
     status = populate_start(&s->loop, s->tiers, TIER_COUNT, populate_done, s, &s->populate);
+    mask_signals(SIG_UNBLOCK);
     if (status != KVC_OK)
         return cannot("populating memory", status);
     return 0;
-}
-
-/* A second signal must not cut the last steps short, once the loop does not catch it any more. */
-static void block_signals(void)
-{
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
 /* Whatever calls into the store ends before the store does; then the handles, then the loop. */
@@ -227,7 +230,8 @@ static void close_parts(struct server *s)
         store_destroy(s->store);
     api_destroy(s->api);
     mover_destroy(s->mover);
-    block_signals();
+    /* A second signal must not cut the last steps short, when the loop does not catch it. */
+    mask_signals(SIG_BLOCK);
     uv_close((uv_handle_t *)&s->terminate, NULL);
     uv_close((uv_handle_t *)&s->interrupt, NULL);
     uv_close((uv_handle_t *)&s->drain, NULL);

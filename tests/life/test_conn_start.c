@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,8 +47,9 @@ static const struct {
     {{"--socket", ""}, "must not be empty"},
     {{"--socket", "/no/such/folder/s"}, "/no/such/folder/s.lock"},
     {{"--socket", "/dev/null"}, "is not a socket"},
-    {{"--socket", "/tmp/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-                  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
+    {{"--socket",
+      "/tmp/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
      "a socket allows 1 to 107"},
 };
 #define REFUSED (sizeof(refused) / sizeof(refused[0]))
@@ -109,7 +111,8 @@ START_TEST(test_second_daemon_refuses)
     struct daemon *d = daemon_start(NULL);
     int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_OPERATOR, NULL);
 
-    expect_refusal((const char *[]){"--socket", daemon_socket(d), NULL}, "another daemon is running");
+    expect_refusal((const char *[]){"--socket", daemon_socket(d), NULL},
+                   "another daemon is running");
     talk_ping(sock);
     close(sock);
     daemon_stop(d);
@@ -223,10 +226,25 @@ static void expect_quick_stop(int sig)
     close(sock);
 }
 
-// A second signal ends the wait and not the process. Nothing is in flight, so there is nothing to wait for.
+// A second signal ends the wait and not the process. Nothing is in flight, so there is nothing to
+// wait for.
 START_TEST(test_signals_stop_it)
 {
     expect_quick_stop(_i == 0 ? SIGTERM : SIGINT);
+}
+END_TEST
+
+// However late a further signal comes, and whichever thread it finds.
+START_TEST(test_signals_up_to_the_end_change_nothing)
+{
+    struct daemon *d = daemon_start(NULL);
+    siginfo_t info = {0};
+
+    while (info.si_pid == 0) {
+        kill(daemon_pid(d), SIGTERM);
+        ck_assert_int_eq(waitid(P_PID, (id_t)daemon_pid(d), &info, WEXITED | WNOHANG | WNOWAIT), 0);
+    }
+    daemon_stop(d);
 }
 END_TEST
 
@@ -287,5 +305,5 @@ CHECK_MAIN_LOOPS("conn/start", CHECK_LIFE_S, {test_refuses, 0, REFUSED - 1},
                  {test_second_daemon_refuses, 0, 0}, {test_somebody_else_listens, 0, 1},
                  {test_stale_socket_is_replaced, 0, 2}, {test_starts_again_after_a_kill, 0, 0},
                  {test_socket_mode, 0, 0}, {test_ready_within_100_ms, 0, 0},
-                 {test_signals_stop_it, 0, 1}, {test_stopping_is_told, 0, 0},
-                 {test_idle_daemon_sleeps, 0, 0})
+                 {test_signals_stop_it, 0, 1}, {test_signals_up_to_the_end_change_nothing, 0, 19},
+                 {test_stopping_is_told, 0, 0}, {test_idle_daemon_sleeps, 0, 0})
