@@ -145,7 +145,7 @@ setup: ## install the packages that are missing
 
 # make t/unit/test_base_list [ARGS=test_name] builds one test program and runs it.
 .PHONY: FORCE
-t/%: $(DEBUG)/tests/% FORCE
+t/%: $(DEBUG)/tests/% debug FORCE
 	@CK_VERBOSITY=$${CK_VERBOSITY:-verbose} $< $(ARGS)
 
 help: ## list the targets
