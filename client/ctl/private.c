@@ -1,0 +1,177 @@
+#include "client/ctl/private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/kvcache.h"
+
+#define START_MS 10000
+#define STOP_MS  10000
+
+static void pause_ms(long ms)
+{
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* The daemon that was built with this program, if there is one beside it. */
+static void find_program(char *path, size_t size)
+{
+    ssize_t len = readlink("/proc/self/exe", path, size - 1);
+    if (len > 0) {
+        path[len] = '\0';
+        char *slash = strrchr(path, '/');
+        size_t room = size - (size_t)(slash + 1 - path);
+        if (slash && snprintf(slash + 1, room, "kvcached") < (int)room && access(path, X_OK) == 0)
+            return;
+    }
+    snprintf(path, size, "kvcached");
+}
+
+static void run_daemon(const struct private_daemon *daemon, pid_t parent, const char *const *args)
+{
+    /* Dies with its maker, even if that happened before the request. */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(1);
+    setpgid(0, 0);
+    int log = open(daemon->log, O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (log < 0 || null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
+        _exit(1);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execvp(args[0], (char *const *)args);
+    dprintf(2, "%s: %s\n", args[0], strerror(errno));
+    _exit(127);
+}
+
+static bool answers(const struct private_daemon *daemon)
+{
+    kvc_client *client;
+    kvc_options options = {
+        .socket = daemon->socket, .name = "start", .role = KVC_ROLE_OPERATOR, .connect_ms = 1000};
+    if (kvc_connect(&options, &client) != KVC_OK)
+        return false;
+    kvc_close(client);
+    return true;
+}
+
+static void copy_log(const struct private_daemon *daemon)
+{
+    FILE *log = fopen(daemon->log, "re");
+    char line[512];
+    while (log && fgets(line, sizeof(line), log))
+        fprintf(stderr, "kvcached: %s", line);
+    if (log)
+        fclose(log);
+}
+
+static void remove_folder(const struct private_daemon *daemon)
+{
+    char lock[128];
+    snprintf(lock, sizeof(lock), "%s.lock", daemon->socket);
+    unlink(lock);
+    unlink(daemon->socket);
+    unlink(daemon->log);
+    rmdir(daemon->folder);
+}
+
+bool private_start(const char *device, const char *gpu_bytes, const char *host_bytes,
+                   struct private_daemon *daemon, char *error, size_t error_size)
+{
+    memset(daemon, 0, sizeof(*daemon));
+    const char *base = getenv("TMPDIR");
+    if (!base || !*base)
+        base = "/tmp";
+    if (snprintf(daemon->folder, sizeof(daemon->folder), "%s/kvcache-XXXXXX", base) >=
+        (int)sizeof(daemon->folder)) {
+        snprintf(error, error_size, "TMPDIR is too long for a socket in it");
+        return false;
+    }
+    if (!mkdtemp(daemon->folder)) {
+        snprintf(error, error_size, "%s: %s", daemon->folder, strerror(errno));
+        return false;
+    }
+    snprintf(daemon->socket, sizeof(daemon->socket), "%.90s/socket", daemon->folder);
+    snprintf(daemon->log, sizeof(daemon->log), "%s/log", daemon->folder);
+
+    char program[4096];
+    find_program(program, sizeof(program));
+    const char *args[16];
+    size_t n = 0;
+    args[n++] = program;
+    args[n++] = "--socket";
+    args[n++] = daemon->socket;
+    args[n++] = "--device";
+    args[n++] = device ? device : "auto";
+    if (gpu_bytes) {
+        args[n++] = "--gpu-bytes";
+        args[n++] = gpu_bytes;
+    }
+    if (host_bytes) {
+        args[n++] = "--host-bytes";
+        args[n++] = host_bytes;
+    }
+    args[n] = NULL;
+
+    pid_t parent = getpid();
+    daemon->pid = fork();
+    if (daemon->pid == 0)
+        run_daemon(daemon, parent, args);
+    if (daemon->pid < 0) {
+        snprintf(error, error_size, "fork: %s", strerror(errno));
+        rmdir(daemon->folder);
+        return false;
+    }
+    for (int waited = 0; waited < START_MS; waited += 5) {
+        if (answers(daemon))
+            return true;
+        if (waitpid(daemon->pid, NULL, WNOHANG) == daemon->pid) {
+            daemon->pid = 0;
+            break;
+        }
+        pause_ms(5);
+    }
+    snprintf(error, error_size, "the daemon did not start:");
+    copy_log(daemon);
+    if (daemon->pid) {
+        kill(daemon->pid, SIGKILL);
+        waitpid(daemon->pid, NULL, 0);
+    }
+    remove_folder(daemon);
+    return false;
+}
+
+bool private_stop(struct private_daemon *daemon)
+{
+    if (!daemon->folder[0])
+        return true;
+    int status = -1;
+    bool ended = false;
+    kill(daemon->pid, SIGTERM);
+    for (int waited = 0; waited < STOP_MS && !ended; waited += 5) {
+        ended = waitpid(daemon->pid, &status, WNOHANG) == daemon->pid;
+        if (!ended)
+            pause_ms(5);
+    }
+    if (!ended) {
+        kill(daemon->pid, SIGKILL);
+        waitpid(daemon->pid, &status, 0);
+    }
+    bool ok = ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!ok)
+        copy_log(daemon);
+    remove_folder(daemon);
+    memset(daemon, 0, sizeof(*daemon));
+    return ok;
+}

@@ -1,0 +1,32 @@
+/*
+ * A private daemon: kvcached in a temporary folder of its own, for replay and demo. It lives in a
+ * process group of its own, dies with its maker, and leaves nothing behind after private_stop.
+ */
+#ifndef KVC_CTL_PRIVATE_H
+#define KVC_CTL_PRIVATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct private_daemon {
+    pid_t pid;
+    char folder[96];
+    char socket[108];
+    char log[128];
+};
+
+/*
+ * Starts kvcached (beside this program, else from PATH) and waits until it answers. sizes are the
+ * values of its options, NULL for its defaults. false: error says why, and nothing is left.
+ */
+bool private_start(const char *device, const char *gpu_bytes, const char *host_bytes,
+                   struct private_daemon *daemon, char *error, size_t error_size);
+
+/*
+ * Stops it in order and removes the folder. false when it had to be killed or did not exit with 0;
+ * its log then goes to standard error. A zeroed daemon is fine.
+ */
+bool private_stop(struct private_daemon *daemon);
+
+#endif

@@ -1,0 +1,397 @@
+/*
+ * kvcachectl replay: a trace through real worker processes and a daemon, running or private.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/ctl/ctl.h"
+#include "client/ctl/private.h"
+#include "client/ctl/report.h"
+#include "client/ctl/stats.h"
+#include "client/ctl/tally.h"
+#include "client/ctl/trace.h"
+#include "client/ctl/worker.h"
+
+#define WORKERS_MAX 256
+
+struct replay {
+    struct ctl *ctl; /* its socket is the private daemon's, if there is one */
+    const char *file, *gpu_bytes, *host_bytes, *device;
+    const char *demo;
+    uint64_t limit, kill_every; /* requests; milliseconds between kills, 0: none */
+    uint32_t workers, slices, slice_bytes;
+    bool private, verify, skip_bad;
+
+    struct trace trace;
+    struct private_daemon daemon;
+    struct tally *tally;
+    pid_t pids[WORKERS_MAX];
+    uint64_t killed;
+    uint64_t seed;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int signal)
+{
+    interrupted = signal;
+}
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void usage(FILE *to)
+{
+    fputs("usage: kvcachectl replay FILE [options]\n"
+          "Replays a trace (JSON lines with timestamp, input_length, output_length, hash_ids;\n"
+          "\"-\" is standard input) through worker processes; timestamps are ignored.\n"
+          "  --private            start a daemon of its own, gone afterwards\n"
+          "  --gpu-bytes SIZE     its gpu tier [the daemon's default]\n"
+          "  --host-bytes SIZE    its host tier [the daemon's default]\n"
+          "  --device NAME        its device: auto, host or cuda [auto]\n"
+          "  --workers N          worker processes [2]\n"
+          "  --limit N            requests to replay [all]\n"
+          "  --slices N           slices of a block [8]\n"
+          "  --slice-bytes N      bytes of a slice [2048]\n"
+          "  --copy worker        who copies [worker]\n"
+          "  --verify             compare every loaded byte\n"
+          "  --skip-bad           count bad lines and go on\n"
+          "  --kill-every MS      kill a worker this often, and start another in its place\n"
+          "  --json               the result as JSON\n",
+          to);
+}
+
+static bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *number)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno || end == text || *end || text[0] == '-' || value < min || value > max)
+        return false;
+    *number = value;
+    return true;
+}
+
+enum {
+    OPT_PRIVATE = 256,
+    OPT_GPU,
+    OPT_HOST,
+    OPT_DEVICE,
+    OPT_WORKERS,
+    OPT_LIMIT,
+    OPT_SLICES,
+    OPT_SLICE_BYTES,
+    OPT_COPY,
+    OPT_VERIFY,
+    OPT_SKIP_BAD,
+    OPT_KILL,
+    OPT_JSON,
+    OPT_DEMO,
+    OPT_SOCKET,
+    OPT_HELP
+};
+
+static const struct option long_options[] = {
+    {"private", no_argument, NULL, OPT_PRIVATE},
+    {"gpu-bytes", required_argument, NULL, OPT_GPU},
+    {"host-bytes", required_argument, NULL, OPT_HOST},
+    {"device", required_argument, NULL, OPT_DEVICE},
+    {"workers", required_argument, NULL, OPT_WORKERS},
+    {"limit", required_argument, NULL, OPT_LIMIT},
+    {"slices", required_argument, NULL, OPT_SLICES},
+    {"slice-bytes", required_argument, NULL, OPT_SLICE_BYTES},
+    {"copy", required_argument, NULL, OPT_COPY},
+    {"verify", no_argument, NULL, OPT_VERIFY},
+    {"skip-bad", no_argument, NULL, OPT_SKIP_BAD},
+    {"kill-every", required_argument, NULL, OPT_KILL},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"demo", no_argument, NULL, OPT_DEMO},
+    {"socket", required_argument, NULL, OPT_SOCKET},
+    {"help", no_argument, NULL, OPT_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+/* CTL_OK, or what to exit with; -1 after --help. */
+static int parse(struct replay *replay, int argc, char **argv)
+{
+    uint64_t number;
+    int option;
+    while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+        switch (option) {
+        case OPT_PRIVATE:
+            replay->private = true;
+            break;
+        case OPT_GPU:
+            replay->gpu_bytes = optarg;
+            break;
+        case OPT_HOST:
+            replay->host_bytes = optarg;
+            break;
+        case OPT_DEVICE:
+            replay->device = optarg;
+            break;
+        case OPT_VERIFY:
+            replay->verify = true;
+            break;
+        case OPT_SKIP_BAD:
+            replay->skip_bad = true;
+            break;
+        case OPT_JSON:
+            replay->ctl->json = true;
+            break;
+        case OPT_DEMO:
+            replay->demo = "demo";
+            break;
+        case OPT_SOCKET:
+            replay->ctl->socket = optarg;
+            break;
+        case OPT_HELP:
+            usage(stdout);
+            return -1;
+        case OPT_WORKERS:
+            if (!parse_number(optarg, 1, WORKERS_MAX, &number))
+                return ctl_usage(replay->ctl, "--workers takes 1 to 256", optarg);
+            replay->workers = (uint32_t)number;
+            break;
+        case OPT_LIMIT:
+            if (!parse_number(optarg, 1, UINT32_MAX, &replay->limit))
+                return ctl_usage(replay->ctl, "--limit takes a number of requests", optarg);
+            break;
+        case OPT_SLICES:
+            if (!parse_number(optarg, 1, KVC_SLICES_MAX, &number))
+                return ctl_usage(replay->ctl, "--slices takes 1 to 1024", optarg);
+            replay->slices = (uint32_t)number;
+            break;
+        case OPT_SLICE_BYTES:
+            if (!parse_number(optarg, 1, KVC_SLICE_BYTES_MAX, &number))
+                return ctl_usage(replay->ctl, "--slice-bytes takes a number of bytes", optarg);
+            replay->slice_bytes = (uint32_t)number;
+            break;
+        case OPT_COPY:
+            if (strcmp(optarg, "worker") != 0)
+                return ctl_usage(replay->ctl, "--copy takes worker", optarg);
+            break;
+        case OPT_KILL:
+            if (!parse_number(optarg, 1, UINT32_MAX, &replay->kill_every))
+                return ctl_usage(replay->ctl, "--kill-every takes milliseconds", optarg);
+            break;
+        default:
+            return CTL_USAGE; /* getopt has said why */
+        }
+    }
+    if (optind + 1 != argc)
+        return ctl_usage(replay->ctl, "replay takes one file", argv[argc - 1]);
+    replay->file = argv[optind];
+    if ((replay->gpu_bytes || replay->host_bytes || replay->device) && !replay->private)
+        return ctl_usage(replay->ctl, "sizes and device need --private", replay->file);
+    return CTL_OK;
+}
+
+static bool start_worker(struct replay *replay, uint32_t index)
+{
+    pid_t parent = getpid(), pid = fork();
+    if (pid < 0)
+        return false;
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(1);
+        struct worker_options options = {.socket = replay->ctl->socket,
+                                         .trace = &replay->trace,
+                                         .tally = replay->tally,
+                                         .index = index,
+                                         .slices = replay->slices,
+                                         .slice_bytes = replay->slice_bytes,
+                                         .verify = replay->verify,
+                                         .seed = replay->seed};
+        _exit(worker_run(&options));
+    }
+    replay->pids[index] = pid;
+    return true;
+}
+
+/* Takes in workers that ended; one that was killed is started again. Returns how many are left. */
+static uint32_t collect(struct replay *replay)
+{
+    uint32_t left = 0;
+    for (uint32_t w = 0; w < replay->workers; w++) {
+        int status;
+        if (replay->pids[w] > 0 && waitpid(replay->pids[w], &status, WNOHANG) == replay->pids[w]) {
+            replay->pids[w] = 0;
+            struct tally_worker *counts = &replay->tally->workers[w];
+            if (WIFSIGNALED(status)) {
+                if (replay->kill_every && WTERMSIG(status) == SIGKILL && !interrupted)
+                    start_worker(replay, w);
+                else
+                    atomic_store(&counts->failed, 1);
+                if (!counts->message[0])
+                    snprintf(counts->message, sizeof(counts->message), "killed by signal %d",
+                             WTERMSIG(status));
+            }
+        }
+        left += replay->pids[w] > 0;
+    }
+    return left;
+}
+
+static void kill_one(struct replay *replay, unsigned *state)
+{
+    uint32_t victim = (uint32_t)rand_r(state) % replay->workers;
+    if (replay->pids[victim] > 0 && kill(replay->pids[victim], SIGKILL) == 0)
+        replay->killed++;
+}
+
+static void wait_for_workers(struct replay *replay)
+{
+    double start = now_seconds(), next_kill = start, next_line = start;
+    bool terminal = isatty(STDERR_FILENO) && !replay->ctl->json;
+    unsigned random = (unsigned)replay->seed;
+    while (collect(replay)) {
+        if (interrupted)
+            atomic_store(&replay->tally->stop, 1);
+        double now = now_seconds();
+        if (terminal && now >= next_line) {
+            report_progress(replay->tally, replay->trace.n_requests, now - start, stderr);
+            next_line = now + 0.1;
+        }
+        if (replay->kill_every && !interrupted && now >= next_kill) {
+            if (now > start)
+                kill_one(replay, &random);
+            next_kill = now + (double)replay->kill_every * 1e-3;
+        }
+        struct timespec pause = {.tv_nsec = 2000000};
+        nanosleep(&pause, NULL);
+    }
+    if (terminal)
+        report_progress_end(stderr);
+}
+
+static bool say_failures(const struct replay *replay)
+{
+    bool failed = false;
+    for (uint32_t w = 0; w < replay->workers; w++) {
+        struct tally_worker *counts = &replay->tally->workers[w];
+        if (!atomic_load(&counts->failed))
+            continue;
+        fprintf(stderr, "%s: worker %u: %s\n", replay->ctl->program, w, counts->message);
+        failed = true;
+    }
+    return failed;
+}
+
+static int run(struct replay *replay)
+{
+    struct admin_stats before, after;
+    if (!stats_fetch(replay->ctl, &before))
+        return CTL_FAILED;
+    double start = now_seconds();
+    for (uint32_t w = 0; w < replay->workers; w++) {
+        atomic_store(&replay->tally->workers[w].next, w);
+        if (!start_worker(replay, w)) {
+            fprintf(stderr, "%s: fork: %s\n", replay->ctl->program, strerror(errno));
+            atomic_store(&replay->tally->stop, 1);
+            wait_for_workers(replay);
+            return CTL_FAILED;
+        }
+    }
+    wait_for_workers(replay);
+    double seconds = now_seconds() - start;
+    bool failed = say_failures(replay);
+    if (!stats_fetch(replay->ctl, &after))
+        return CTL_FAILED;
+    struct rusage children;
+    getrusage(RUSAGE_CHILDREN, &children);
+    struct report report = {
+        .tally = replay->tally,
+        .bad_lines = replay->trace.bad_lines,
+        .demotions = after.demotions - before.demotions,
+        .promotions = after.promotions - before.promotions,
+        .evictions = after.evictions - before.evictions,
+        .killed_workers = replay->killed,
+        .seconds = seconds,
+        .daemon_cpu_s = (double)(after.cpu_us - before.cpu_us) * 1e-6,
+        .workers_cpu_s = (double)children.ru_utime.tv_sec + (double)children.ru_stime.tv_sec +
+                         (double)(children.ru_utime.tv_usec + children.ru_stime.tv_usec) * 1e-6};
+    if (replay->ctl->json)
+        report_json(&report, stdout);
+    else
+        report_text(&report, stdout);
+    if (interrupted)
+        fprintf(stderr, "%s: interrupted\n", replay->ctl->program);
+    return failed || interrupted || report_mismatches(&report) ? CTL_FAILED : CTL_OK;
+}
+
+static int run_and_stop(struct replay *replay)
+{
+    char error[256];
+    if (replay->private) {
+        if (!private_start(replay->device, replay->gpu_bytes, replay->host_bytes, &replay->daemon,
+                           error, sizeof(error))) {
+            fprintf(stderr, "%s: %s\n", replay->ctl->program, error);
+            return CTL_FAILED;
+        }
+        replay->ctl->socket = replay->daemon.socket;
+    }
+    int result = interrupted ? CTL_FAILED : run(replay);
+    if (!private_stop(&replay->daemon)) {
+        fprintf(stderr, "%s: the private daemon did not stop in order\n", replay->ctl->program);
+        result = CTL_FAILED;
+    }
+    if (replay->demo) {
+        uint64_t blocks = tally_sum(replay->tally, blocks);
+        uint64_t hits = tally_sum(replay->tally, hits[0]) + tally_sum(replay->tally, hits[1]);
+        printf("demo: %s, %llu requests, %.1f %% of blocks hit, %llu bytes verified, %llu "
+               "mismatches\n",
+               result == CTL_OK ? "ok" : "failed",
+               (unsigned long long)tally_sum(replay->tally, requests),
+               blocks ? 100.0 * (double)hits / (double)blocks : 0.0,
+               (unsigned long long)tally_sum(replay->tally, verified_bytes),
+               (unsigned long long)tally_sum(replay->tally, mismatches));
+    }
+    return result;
+}
+
+int replay_command(struct ctl *ctl, int argc, char **argv)
+{
+    struct replay replay = {.ctl = ctl, .workers = 2, .slices = 8, .slice_bytes = 2048};
+    int result = parse(&replay, argc, argv);
+    if (result != CTL_OK)
+        return result < 0 ? CTL_OK : result;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    replay.seed = (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec + (uint64_t)getpid();
+
+    char error[512];
+    if (!trace_read(replay.file, replay.limit, replay.skip_bad, &replay.trace, error,
+                    sizeof(error))) {
+        fprintf(stderr, "%s: %s\n", ctl->program, error);
+        return CTL_FAILED;
+    }
+    replay.tally = tally_create(replay.workers, replay.trace.n_requests);
+    if (!replay.tally) {
+        fprintf(stderr, "%s: out of memory\n", ctl->program);
+        trace_free(&replay.trace);
+        return CTL_FAILED;
+    }
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    result = run_and_stop(&replay);
+    tally_destroy(replay.tally);
+    trace_free(&replay.trace);
+    return result;
+}

@@ -1,0 +1,31 @@
+/*
+ * The result of a replay, for people or as JSON.
+ */
+#ifndef KVC_CTL_REPORT_H
+#define KVC_CTL_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "client/ctl/tally.h"
+
+struct report {
+    struct tally *tally;
+    uint64_t bad_lines;
+    uint64_t demotions, evictions, promotions; /* of the daemon, during the replay */
+    uint64_t killed_workers;
+    double seconds;
+    double daemon_cpu_s, workers_cpu_s;
+    const char *demo; /* a name: end with the one-line verdict of the demo */
+};
+
+uint64_t report_mismatches(const struct report *report);
+void report_json(const struct report *report, FILE *to);
+void report_text(const struct report *report, FILE *to);
+
+/* Progress on a terminal: one line, rewritten. */
+void report_progress(struct tally *tally, uint64_t total, double seconds, FILE *to);
+void report_progress_end(FILE *to);
+
+#endif

@@ -1,0 +1,113 @@
+/*
+ * kvcachectl status: the daemon on one screen, or as JSON.
+ */
+#include <stdio.h>
+
+#include <jansson.h>
+
+#include "client/ctl/ctl.h"
+#include "client/ctl/stats.h"
+
+static const char *const tier_names[2] = {"gpu", "host"};
+
+static void put(json_t *object, const char *name, uint64_t value)
+{
+    json_object_set_new(object, name, json_integer((json_int_t)value));
+}
+
+static void print_json(const struct admin_stats *stats)
+{
+    json_t *root = json_object(), *tiers = json_object(), *hits = json_object();
+    json_object_set_new(root, "version", json_string(stats->version));
+    put(root, "boot_epoch", stats->boot_epoch);
+    json_object_set_new(root, "uptime_s", json_real((double)stats->uptime_us * 1e-6));
+    json_object_set_new(root, "device", json_string(stats->device));
+    for (int t = 0; t < 2; t++) {
+        json_t *tier = json_object();
+        put(tier, "bytes", stats->tiers[t].bytes);
+        put(tier, "used_bytes", stats->tiers[t].used_bytes);
+        put(tier, "slots", stats->tiers[t].slots);
+        put(tier, "used_slots", stats->tiers[t].used_slots);
+        json_object_set_new(tiers, tier_names[t], tier);
+        put(hits, tier_names[t], stats->tiers[t].hits);
+    }
+    put(hits, "peer", stats->hits_peer);
+    json_object_set_new(root, "tiers", tiers);
+    put(root, "blocks", stats->blocks);
+    put(root, "sessions", stats->sessions);
+    put(root, "leases", stats->leases);
+    put(root, "open_loads", stats->open_loads);
+    put(root, "filling_slots", stats->filling_slots);
+    put(root, "quarantined_slots", stats->quarantined_slots);
+    json_object_set_new(root, "hits", hits);
+    put(root, "misses", stats->misses);
+    put(root, "evictions", stats->evictions);
+    put(root, "demotions", stats->demotions);
+    put(root, "failed_demotions", stats->failed_demotions);
+    put(root, "promotions", stats->promotions);
+    json_object_set_new(root, "oldest_op_ms", json_real((double)stats->oldest_op_us * 1e-3));
+    json_object_set_new(root, "quarantine_oldest_ms",
+                        json_real((double)stats->quarantine_oldest_us * 1e-3));
+    put(root, "admitted_blocks", stats->admitted_blocks);
+    put(root, "admitted_at_once", stats->admitted_at_once);
+    put(root, "skipped_blocks", stats->skipped_blocks);
+    put(root, "checksum_failures", stats->checksum_failures);
+    put(root, "stale_completions", stats->stale_completions);
+    put(root, "bad_packets", stats->bad_packets);
+    put(root, "refused_requests", stats->refused_requests);
+    json_object_set_new(root, "cpu_s", json_real((double)stats->cpu_us * 1e-6));
+    json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+    putchar('\n');
+    json_decref(root);
+}
+
+static void print_tier(const char *name, const struct admin_tier *tier)
+{
+    int filled =
+        tier->bytes ? (int)(20.0 * (double)tier->used_bytes / (double)tier->bytes + 0.5) : 0;
+    printf("  %-5s [%.*s%.*s] %9.1f of %9.1f MiB, %llu of %llu slots\n", name, filled,
+           "####################", 20 - filled, "....................",
+           (double)tier->used_bytes / 1048576.0, (double)tier->bytes / 1048576.0,
+           (unsigned long long)tier->used_slots, (unsigned long long)tier->slots);
+}
+
+static void print_text(const struct admin_stats *stats)
+{
+    printf("kvcached %s, device %s, up %.0f s\n", stats->version, stats->device,
+           (double)stats->uptime_us * 1e-6);
+    for (int t = 0; t < 2; t++)
+        print_tier(tier_names[t], &stats->tiers[t]);
+    printf("  blocks %llu, sessions %llu, leases %llu, open loads %llu, filling %llu\n",
+           (unsigned long long)stats->blocks, (unsigned long long)stats->sessions,
+           (unsigned long long)stats->leases, (unsigned long long)stats->open_loads,
+           (unsigned long long)stats->filling_slots);
+    uint64_t gpu = stats->tiers[0].hits, host = stats->tiers[1].hits;
+    uint64_t asked = gpu + host + stats->misses;
+    printf("  hits gpu %llu, host %llu (%.1f %% of %llu blocks asked for)\n",
+           (unsigned long long)gpu, (unsigned long long)host,
+           asked ? 100.0 * (double)(gpu + host) / (double)asked : 0.0, (unsigned long long)asked);
+    printf("  demotions %llu, promotions %llu, evictions %llu, skipped blocks %llu\n",
+           (unsigned long long)stats->demotions, (unsigned long long)stats->promotions,
+           (unsigned long long)stats->evictions, (unsigned long long)stats->skipped_blocks);
+    if (stats->quarantined_slots)
+        printf("  quarantine %llu slots, the oldest for %.1f s\n",
+               (unsigned long long)stats->quarantined_slots,
+               (double)stats->quarantine_oldest_us * 1e-6);
+    printf("  oldest operation %.1f ms\n", (double)stats->oldest_op_us * 1e-3);
+}
+
+int status_command(struct ctl *ctl, int argc, char **argv)
+{
+    int exit_status;
+    if (!ctl_parse(ctl, argc, argv, "Shows tiers, sessions, leases and what is in flight.",
+                   &exit_status))
+        return exit_status;
+    struct admin_stats stats;
+    if (!stats_fetch(ctl, &stats))
+        return CTL_FAILED;
+    if (ctl->json)
+        print_json(&stats);
+    else
+        print_text(&stats);
+    return CTL_OK;
+}

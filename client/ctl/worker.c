@@ -1,0 +1,260 @@
+#include "client/ctl/worker.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/ctl/content.h"
+#include "client/kvcache.h"
+
+#define BLOCK_TOKENS 512
+#define SAVE_MS      1000 /* a replay would rather wait than lose a save */
+
+struct worker {
+    const struct worker_options *options;
+    struct tally_worker *counts;
+    kvc_client *client;
+    kvc_part part;
+    uint8_t *cache;    /* slices x n_blocks x slice_bytes: a layer's blocks lie together */
+    uint32_t n_blocks; /* twice the longest request, so that ids are fresh */
+    uint64_t block_bytes;
+    uint32_t next_block;
+    uint8_t *keys;    /* of the request in hand */
+    uint32_t *blocks; /* its block ids */
+    uint8_t *states;  /* of its saved keys */
+    uint8_t *valid;   /* of its loaded blocks */
+};
+
+static double now_micros(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static int fail(struct worker *worker, const char *what, kvc_status status)
+{
+    snprintf(worker->counts->message, sizeof(worker->counts->message), "%s: %s (%s)", what,
+             kvc_text(status), worker->client ? kvc_error(worker->client) : "");
+    atomic_store(&worker->counts->failed, 1);
+    return 1;
+}
+
+static bool is_session_loss(kvc_status status)
+{
+    return status == KVC_E_DISCONNECTED || status == KVC_E_PROTOCOL;
+}
+
+static uint8_t *slice_at(const struct worker *worker, uint32_t block, uint32_t slice)
+{
+    return worker->cache +
+           ((uint64_t)slice * worker->n_blocks + block) * worker->options->slice_bytes;
+}
+
+static kvc_status register_part(struct worker *worker)
+{
+    const struct worker_options *o = worker->options;
+    kvc_slice *slices = calloc(o->slices, sizeof(*slices));
+    if (!slices)
+        return KVC_E_NO_MEMORY;
+    for (uint32_t s = 0; s < o->slices; s++)
+        slices[s] = (kvc_slice){slice_at(worker, 0, s), o->slice_bytes, o->slice_bytes, 0};
+    char weights[32];
+    snprintf(weights, sizeof(weights), "replay-%016llx", (unsigned long long)o->seed);
+    kvc_namespace names = {.model = "replay", .weights = weights, .block_tokens = BLOCK_TOKENS};
+    kvc_part_desc desc = {.name = "replay",
+                          .block_tokens = BLOCK_TOKENS,
+                          .slices = slices,
+                          .n_slices = o->slices,
+                          .n_blocks = worker->n_blocks};
+    kvc_namespace_digest(&names, desc.namespace_digest);
+    kvc_status status = kvc_register(worker->client, &desc, &worker->part);
+    free(slices);
+    return status;
+}
+
+static bool allocate(struct worker *worker)
+{
+    uint32_t longest = worker->options->trace->longest;
+    if (!longest)
+        longest = 1;
+    worker->n_blocks = 2 * longest;
+    worker->block_bytes = (uint64_t)worker->options->slices * worker->options->slice_bytes;
+    worker->cache = mmap(NULL, worker->n_blocks * worker->block_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    worker->keys = malloc((size_t)longest * KVC_KEY_BYTES);
+    worker->blocks = malloc(longest * sizeof(*worker->blocks));
+    worker->states = malloc(longest);
+    worker->valid = malloc(longest);
+    return worker->cache != MAP_FAILED && worker->keys && worker->blocks && worker->states &&
+           worker->valid;
+}
+
+static void name_blocks(struct worker *worker, const struct trace_request *request)
+{
+    const uint64_t *ids = worker->options->trace->ids + request->first;
+    for (uint32_t i = 0; i < request->n_ids; i++) {
+        kvc_key(&ids[i], sizeof(ids[i]), worker->keys + (size_t)i * KVC_KEY_BYTES);
+        worker->blocks[i] = worker->next_block;
+        worker->next_block = (worker->next_block + 1) % worker->n_blocks;
+    }
+}
+
+static void poison(struct worker *worker, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t s = 0; s < worker->options->slices; s++)
+            memset(slice_at(worker, worker->blocks[i], s), 0xa5, worker->options->slice_bytes);
+}
+
+static void verify(struct worker *worker, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (!worker->valid[i])
+            continue;
+        for (uint32_t s = 0; s < worker->options->slices; s++) {
+            if (!content_matches(worker->keys + (size_t)i * KVC_KEY_BYTES, s,
+                                 slice_at(worker, worker->blocks[i], s),
+                                 worker->options->slice_bytes))
+                atomic_fetch_add(&worker->counts->mismatches, 1);
+        }
+        atomic_fetch_add(&worker->counts->verified_bytes, worker->block_bytes);
+    }
+}
+
+/* Returns how many leading blocks of the request hold their bytes now. */
+static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t n, uint32_t *loaded)
+{
+    struct tally_worker *counts = worker->counts;
+    kvc_lease lease;
+    *loaded = 0;
+    double start = now_micros();
+    kvc_status status =
+        kvc_lookup(worker->client, request, &worker->part, 1, worker->keys, n, 0, &lease);
+    if (status != KVC_OK)
+        return status;
+    tally_sample(worker->options->tally, worker->options->index, TALLY_LOOKUP,
+                 now_micros() - start);
+    if (!lease.id)
+        return KVC_OK;
+    if (worker->options->verify)
+        poison(worker, lease.blocks);
+    memset(worker->valid, 0, lease.blocks);
+    start = now_micros();
+    kvc_load_args args = {.lease = lease.id,
+                          .part = worker->part,
+                          .count = lease.blocks,
+                          .blocks = worker->blocks,
+                          .valid = worker->valid};
+    status = kvc_load(worker->client, &args);
+    if (status == KVC_OK) {
+        tally_sample(worker->options->tally, worker->options->index, TALLY_LOAD,
+                     now_micros() - start);
+        atomic_fetch_add(&counts->hits[0], lease.gpu);
+        atomic_fetch_add(&counts->hits[1], lease.host);
+        atomic_fetch_add(&counts->bytes_loaded, lease.blocks * worker->block_bytes);
+    } else if (!is_session_loss(status)) {
+        atomic_fetch_add(&counts->refused_loads, 1);
+    }
+    if (worker->options->verify)
+        verify(worker, lease.blocks);
+    while (*loaded < lease.blocks && worker->valid[*loaded])
+        (*loaded)++;
+    kvc_status released = kvc_release(worker->client, lease.id);
+    return status == KVC_E_CHECKSUM || !is_session_loss(status) ? released : status;
+}
+
+static kvc_status save_rest(struct worker *worker, uint32_t first, uint32_t n)
+{
+    struct tally_worker *counts = worker->counts;
+    for (uint32_t i = first; i < n; i++)
+        for (uint32_t s = 0; s < worker->options->slices; s++)
+            content_write(worker->keys + (size_t)i * KVC_KEY_BYTES, s,
+                          slice_at(worker, worker->blocks[i], s), worker->options->slice_bytes);
+    for (uint32_t at = first; at < n; at += KVC_KEYS_MAX) {
+        uint32_t count = n - at < KVC_KEYS_MAX ? n - at : KVC_KEYS_MAX;
+        kvc_save_entry entry = {.part = worker->part,
+                                .keys = worker->keys + (size_t)at * KVC_KEY_BYTES,
+                                .blocks = worker->blocks + at,
+                                .n_keys = count,
+                                .states = worker->states};
+        kvc_save_args args = {.entries = &entry, .n_entries = 1};
+        double start = now_micros();
+        kvc_status status = kvc_save(worker->client, &args, NULL);
+        if (status == KVC_E_DEADLINE) {
+            atomic_fetch_add(&counts->late_saves, 1);
+            continue;
+        }
+        if (status != KVC_OK)
+            return status;
+        tally_sample(worker->options->tally, worker->options->index, TALLY_SAVE,
+                     now_micros() - start);
+        uint64_t by_state[4] = {0};
+        for (uint32_t i = 0; i < count; i++)
+            by_state[worker->states[i] & 3]++;
+        atomic_fetch_add(&counts->present_blocks, by_state[KVC_KEY_HIT]);
+        atomic_fetch_add(&counts->saved_blocks, by_state[KVC_KEY_SAVED]);
+        atomic_fetch_add(&counts->pending_blocks, by_state[KVC_KEY_PENDING]);
+        atomic_fetch_add(&counts->skipped_blocks, by_state[KVC_KEY_SKIPPED]);
+        atomic_fetch_add(&counts->bytes_saved, by_state[KVC_KEY_SAVED] * worker->block_bytes);
+    }
+    return KVC_OK;
+}
+
+static kvc_status replay_request(struct worker *worker, uint64_t index)
+{
+    const struct trace_request *request = &worker->options->trace->requests[index];
+    name_blocks(worker, request);
+    uint32_t loaded;
+    kvc_status status = load_prefix(worker, index + 1, request->n_ids, &loaded);
+    if (status == KVC_OK)
+        status = save_rest(worker, loaded, request->n_ids);
+    atomic_fetch_add(&worker->counts->requests, 1);
+    atomic_fetch_add(&worker->counts->blocks, request->n_ids);
+    return status;
+}
+
+int worker_run(const struct worker_options *options)
+{
+    struct worker worker = {.options = options, .counts = &options->tally->workers[options->index]};
+    signal(SIGINT, SIG_IGN); /* the parent decides when to stop */
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    if (!allocate(&worker))
+        return fail(&worker, "memory", KVC_E_NO_MEMORY);
+    kvc_options connect = {.socket = options->socket,
+                           .name = "replay",
+                           .role = KVC_ROLE_WORKER,
+                           .connect_ms = 10000,
+                           .lookup_ms = SAVE_MS,
+                           .save_ms = SAVE_MS};
+    kvc_status status = kvc_connect(&connect, &worker.client);
+    if (status != KVC_OK)
+        return fail(&worker, "connect", status);
+    status = register_part(&worker);
+    if (status != KVC_OK)
+        return fail(&worker, "register", status);
+    uint64_t step = options->tally->n_workers;
+    uint64_t at = atomic_load(&worker.counts->next);
+    while (at < options->trace->n_requests && !atomic_load(&options->tally->stop)) {
+        status = replay_request(&worker, at);
+        if (status != KVC_OK)
+            atomic_fetch_add(&worker.counts->errors, 1);
+        if (is_session_loss(status))
+            kvc_reconnect(worker.client); /* until it works, all is a miss */
+        at += step;
+        atomic_store(&worker.counts->next, at);
+    }
+    kvc_close(worker.client);
+    munmap(worker.cache, worker.n_blocks * worker.block_bytes);
+    free(worker.keys);
+    free(worker.blocks);
+    free(worker.states);
+    free(worker.valid);
+    return 0;
+}
