@@ -81,6 +81,17 @@ void room_want(struct tier_class *cls, int64_t keys)
         room_changed(cls, false);
 }
 
+/* A block goes from every tier. */
+static void evict_all(struct store *store, uint32_t id)
+{
+    const struct block *block = blocks_get(store->blocks, id);
+
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        store->stats.tier_evictions[tier] += block->slot[tier] != SLOT_NONE;
+    store->stats.evictions++;
+    keep_doom(store, id);
+}
+
 /* The victim of an order goes from the tier, if it makes room for those who mapped `mapped`. */
 static bool evict(struct tier_class *cls, enum order order, const uint64_t *mapped)
 {
@@ -94,19 +105,18 @@ static bool evict(struct tier_class *cls, enum order order, const uint64_t *mapp
     block = blocks_get(store->blocks, id);
     if (!slots_is_mapped(store->slots[tier], block->slot[tier], mapped))
         return false;
-    store->stats.tier_evictions[tier]++;
-    if (block->slot[TIER_GPU] != SLOT_NONE && block->slot[TIER_HOST] != SLOT_NONE) {
-        keep_drop_copy(store, id, tier);
+    if (block->slot[TIER_GPU] == SLOT_NONE || block->slot[TIER_HOST] == SLOT_NONE) {
+        evict_all(store, id);
     } else {
-        store->stats.evictions++;
-        keep_doom(store, id);
+        store->stats.tier_evictions[tier]++;
+        keep_drop_copy(store, id, tier);
     }
     return true;
 }
 
 bool room_take_host(struct tier_class *cls, uint32_t *slot)
 {
-    const struct block *block;
+    struct store *store = cls->store;
     uint32_t id;
 
     if (take(cls, TIER_HOST, NULL, slot))
@@ -114,10 +124,11 @@ bool room_take_host(struct tier_class *cls, uint32_t *slot)
     id = victim(cls, ORDER_HOST);
     if (id == BLOCK_NONE)
         return false;
-    block = blocks_get(cls->store->blocks, id);
-    if (block->slot[TIER_GPU] != SLOT_NONE)
+    if (blocks_get(store->blocks, id)->slot[TIER_GPU] != SLOT_NONE &&
+        cls->orders[ORDER_HOST].count == cls->orders[ORDER_CLEAN].count)
         return false;
-    return evict(cls, ORDER_HOST, NULL) && take(cls, TIER_HOST, NULL, slot);
+    evict_all(store, id);
+    return take(cls, TIER_HOST, NULL, slot);
 }
 
 bool room_take_gpu(struct tier_class *cls, uint32_t *slot)

@@ -26,8 +26,10 @@ enum room room_take(struct tier_class *cls, uint64_t *const mapped[TIER_COUNT],
                     enum tier_kind *tier, uint32_t *slot);
 
 /*
- * A host slot for a copy of a block that is in the gpu tier. Evicts the coldest block of the host
- * tier for it, unless that is a clean copy itself: one made clean for one made dirty is no gain.
+ * A host slot for a copy of a block that is in the gpu tier. The coldest block of the host tier
+ * goes for it, also from the gpu tier if it is there too: it is the coldest of all. But while the
+ * host tier holds nothing but clean copies it is too small for more: one would only take the place
+ * of another.
  */
 bool room_take_host(struct tier_class *cls, uint32_t *slot);
 
