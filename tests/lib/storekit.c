@@ -1,11 +1,13 @@
 #include "tests/lib/storekit.h"
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/log.h"
 #include "kernels/pack.h"
 
 static kvc_status fake_copy(void *mover, const struct move *move, move_done_cb *done, void *arg)
@@ -47,6 +49,16 @@ static void on_owner_free(void *ctx, struct owner *owner)
     kit->n_freed++;
 }
 
+static void on_log(void *arg, enum log_level level, const char *line, size_t length)
+{
+    struct kit *kit = arg;
+
+    if (level > LOG_LEVEL_WARNING)
+        return;
+    kit->n_warnings++;
+    fprintf(stderr, "%.*s\n", (int)length, line);
+}
+
 void kit_open(struct kit *kit, const struct kit_config *config)
 {
     uint32_t slot_bytes = config->slot_bytes ? config->slot_bytes : KIT_SLOT_BYTES;
@@ -68,6 +80,7 @@ void kit_open(struct kit *kit, const struct kit_config *config)
     };
 
     memset(kit, 0, sizeof(*kit));
+    log_set_sink(on_log, kit);
     kit->slot_bytes = slot_bytes;
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         kit->memory[tier] = calloc(1, store.budget[tier] + 1);
@@ -102,6 +115,8 @@ void kit_close(struct kit *kit)
     ck_assert_uint_eq(stats.filling_slots, 0);
     ck_assert_uint_eq(stats.quarantined_slots, 0);
     store_destroy(kit->store);
+    log_set_sink(NULL, NULL);
+    ck_assert_uint_eq(kit->n_warnings, 0);
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         free(kit->memory[tier]);
 }
@@ -201,38 +216,60 @@ void kit_keys(uint32_t first, uint32_t n, uint8_t *keys)
         kit_key(first + i, keys + i * KVC_KEY_BYTES);
 }
 
-struct save *kit_save_open(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
-                           bool notify, uint32_t *short_of)
+struct kit_entry kit_entry(const struct kit *kit, uint32_t first, uint32_t n)
 {
-    static uint8_t keys[KIT_KEYS * KVC_KEY_BYTES];
-    struct store_save_entry entry = {
-        .part = kit->part, .epoch = kit->epoch, .keys = keys, .n_keys = n};
-    struct store_save request = {
-        .entries = &entry, .n_entries = 1, .checksums = true, .notify = notify, .request = first};
-    struct save *save;
-
-    kit_keys(first, n, keys);
-    ck_assert_int_eq(
-        store_save_open(kit->store, owner->owner, &request, &save, short_of, &kit->why), KVC_OK);
-    kit_check(kit);
-    return save;
+    return (struct kit_entry){kit->part, kit->epoch, first, n};
 }
 
-void kit_save_seal(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
-                   struct save *open, struct kit_save *save)
+static kvc_status open_save(struct kit *kit, struct kit_owner *owner,
+                            const struct kit_entry *entries, uint32_t n_entries, bool notify,
+                            struct kit_save *save)
 {
-    uint32_t in_chunks = 0;
+    static uint8_t keys[(KIT_KEYS + 1) * KVC_KEY_BYTES];
+    struct store_save_entry list[KVC_ENTRIES_MAX + 1] = {0};
+    struct store_save request = {
+        .entries = list, .n_entries = n_entries, .checksums = true, .notify = notify};
+    kvc_status status;
 
     memset(save, 0, sizeof(*save));
     save->owner = owner;
-    save->first = first;
-    save->n_keys = n;
+    for (uint32_t e = 0; e < n_entries; e++) {
+        list[e] = (struct store_save_entry){
+            .part = entries[e].part,
+            .epoch = entries[e].epoch,
+            .keys = keys + save->n_keys * KVC_KEY_BYTES,
+            .n_keys = entries[e].n,
+        };
+        for (uint32_t i = 0; i < entries[e].n && save->n_keys < KIT_KEYS; i++)
+            save->keys[save->n_keys++] = entries[e].first + i;
+        kit_keys(entries[e].first, entries[e].n < KIT_KEYS ? entries[e].n : KIT_KEYS,
+                 (uint8_t *)list[e].keys);
+    }
+    if (n_entries > 0)
+        request.request = entries[0].first;
+    status = store_save_open(kit->store, owner->owner, &request, &save->open, &save->short_of,
+                             &kit->why);
+    kit_check(kit);
+    return status;
+}
+
+kvc_status kit_save_open(struct kit *kit, struct kit_owner *owner, const struct kit_entry *entries,
+                         uint32_t n_entries, struct kit_save *save)
+{
+    return open_save(kit, owner, entries, n_entries, true, save);
+}
+
+void kit_save_seal(struct kit *kit, struct kit_save *save)
+{
+    uint32_t in_chunks = 0;
+
     save->result.states = save->states;
     save->result.locations = save->locations;
     save->result.chunks = save->chunks;
-    store_save_seal(kit->store, open, &save->result);
+    store_save_seal(kit->store, save->open, &save->result);
+    save->open = NULL;
     kit_check(kit);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < save->n_keys; i++)
         if (save->states[i] == STORE_KEY_ASSIGNED)
             save->order[save->n_assigned++] = i;
     for (uint32_t i = 0; i < save->result.n_chunks; i++)
@@ -244,10 +281,27 @@ void kit_save_seal(struct kit *kit, struct kit_owner *owner, uint32_t first, uin
 void kit_save(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
               struct kit_save *save)
 {
-    uint32_t short_of;
+    struct kit_entry entry = kit_entry(kit, first, n);
 
-    kit_save_seal(kit, owner, first, n, kit_save_open(kit, owner, first, n, false, &short_of),
-                  save);
+    ck_assert_int_eq(open_save(kit, owner, &entry, 1, false, save), KVC_OK);
+    kit_save_seal(kit, save);
+}
+
+int kit_abort(struct kit *kit, struct kit_save *save, bool never_all)
+{
+    struct save_outcome outcome = {0};
+    bool pending;
+    kvc_status status = store_abort(kit->store, save->owner->owner, save->result.save, 0, NULL, 0,
+                                    never_all, &pending, &outcome, &kit->why);
+
+    ck_assert_int_eq(status, KVC_OK);
+    kit_check(kit);
+    if (pending)
+        return -1;
+    ck_assert_uint_eq(outcome.save, save->result.save);
+    ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
+    ck_assert_uint_eq(outcome.published + outcome.dropped, save->n_assigned);
+    return (int)outcome.published;
 }
 
 uint32_t kit_count(const struct kit_save *save, enum store_key state)
@@ -286,7 +340,7 @@ void kit_write(struct kit *kit, const struct kit_save *save, uint32_t chunk)
         uint8_t *slot = kit->memory[location->tier] + location->offset;
         uint64_t sum;
 
-        fill(kit, save->first + at, slot);
+        fill(kit, save->keys[at], slot);
         sum = checksum(kit, slot);
         memcpy(entry + 8 * i, &sum, sizeof(sum));
     }

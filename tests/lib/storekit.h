@@ -54,12 +54,20 @@ struct kit {
     kvc_status copy_status; /* what copy() returns */
     struct save_outcome done[KIT_EVENTS];
     uint32_t n_done, n_room, n_freed;
-    struct refusal why; /* of the latest refusal */
+    uint32_t n_warnings; /* logged; kit_close wants none */
+    struct refusal why;  /* of the latest refusal */
+};
+
+struct kit_entry {
+    uint32_t part, epoch;
+    uint32_t first, n; /* keys first .. first + n - 1 */
 };
 
 struct kit_save {
     struct kit_owner *owner;
-    uint32_t first, n_keys; /* keys first .. first + n_keys - 1 */
+    struct save *open; /* until it is sealed */
+    uint32_t short_of;
+    uint32_t n_keys, keys[KIT_KEYS];
     uint8_t states[KIT_KEYS];
     struct store_location locations[KIT_KEYS];
     struct store_chunk chunks[KIT_KEYS];
@@ -76,7 +84,7 @@ struct kit_load {
 };
 
 void kit_open(struct kit *kit, const struct kit_config *config);
-/* Ends everything and checks that all slots came back. */
+/* Ends everything and checks that all slots came back and nothing alarming was logged. */
 void kit_close(struct kit *kit);
 
 /* A connected session that has registered the part and mapped all extents. */
@@ -92,11 +100,13 @@ void kit_keys(uint32_t first, uint32_t n, uint8_t *keys);
 /* One save of keys first .. first + n - 1, sealed at once. */
 void kit_save(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
               struct kit_save *save);
-/* The same in steps. */
-struct save *kit_save_open(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
-                           bool notify, uint32_t *short_of);
-void kit_save_seal(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
-                   struct save *open, struct kit_save *save);
+/* The same in steps, also for several entries; notify is set. */
+kvc_status kit_save_open(struct kit *kit, struct kit_owner *owner, const struct kit_entry *entries,
+                         uint32_t n_entries, struct kit_save *save);
+void kit_save_seal(struct kit *kit, struct kit_save *save);
+struct kit_entry kit_entry(const struct kit *kit, uint32_t first, uint32_t n);
+/* Aborts it; how many blocks it had published, or -1: save_done is to come. */
+int kit_abort(struct kit *kit, struct kit_save *save, bool never_all);
 
 /* How many keys of a save are in a state. */
 uint32_t kit_count(const struct kit_save *save, enum store_key state);
