@@ -1,6 +1,7 @@
 #include "daemon/tier/mover.h"
 
 #include <assert.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "daemon/base/fault.h"
@@ -21,69 +22,99 @@ struct job {
     kvc_status status;  /* of the first piece that failed */
 };
 
-/* One piece in flight. Written by the loop while idle, by the pool's thread while it runs. */
+/* A run of bytes of one job. */
+struct piece {
+    struct job *job;
+    uint64_t offset, bytes; /* of the move */
+    kvc_status status;
+};
+
+/*
+ * A batch of pieces in flight: small moves share one trip to the pool, which costs more than they
+ * do. Written by the loop while idle (n is 0), by the pool's thread while it runs.
+ */
 struct lane {
     uv_work_t work;
     struct mover *mover;
-    struct job *job;        /* NULL: idle */
-    uint64_t offset, bytes; /* of the move */
-    kvc_status status;
+    uint32_t n;
+    struct piece pieces[MOVER_BATCH];
 };
 
 struct mover {
     uv_loop_t *loop;
     struct tier *tiers[TIER_COUNT];
-    struct lane lanes[MOVER_PIECES];
+    struct lane lanes[MOVER_BATCHES];
     struct list queue;
     uint32_t count;
     bool stopping;
 };
 
-static void copy_piece(uv_work_t *work)
+static void copy_piece(struct mover *m, struct piece *piece)
 {
-    struct lane *lane = work->data;
-    const struct move *move = &lane->job->move;
-    struct device_slab *from = tier_slab(lane->mover->tiers[move->from]);
-    struct device_slab *to = tier_slab(lane->mover->tiers[move->to]);
-    uint64_t bytes = lane->bytes;
+    const struct move *move = &piece->job->move;
+    struct device_slab *from = tier_slab(m->tiers[move->from]);
+    struct device_slab *to = tier_slab(m->tiers[move->to]);
+    uint64_t bytes = piece->bytes;
     bool fails = fault_fires("mover.copy");
 
     while (fault_fires("mover.late"))
         usleep(LATE_US);
     if (fails)
         bytes /= 2;
-    lane->status = to->ops->copy(to, move->to_offset + lane->offset, from,
-                                 move->from_offset + lane->offset, bytes);
+    piece->status = to->ops->copy(to, move->to_offset + piece->offset, from,
+                                  move->from_offset + piece->offset, bytes);
     if (fails) {
         log_warn("mover", "copy failed from=%s to=%s bytes=%llu", tier_name(move->from),
-                 tier_name(move->to), (unsigned long long)lane->bytes);
-        lane->status = KVC_E_DEVICE;
+                 tier_name(move->to), (unsigned long long)piece->bytes);
+        piece->status = KVC_E_DEVICE;
     }
 }
 
-static void piece_done(uv_work_t *work, int cancelled);
-
-static void start_pieces(struct mover *m)
+static void copy_batch(uv_work_t *work)
 {
-    for (uint32_t i = 0; i < MOVER_PIECES; i++) {
+    struct lane *lane = work->data;
+
+    for (uint32_t i = 0; i < lane->n; i++)
+        copy_piece(lane->mover, &lane->pieces[i]);
+}
+
+/* Takes the next piece of the queue, if it fits into a batch that has `room` bytes left. */
+static bool take_piece(struct mover *m, uint64_t room, struct piece *piece)
+{
+    struct job *job = list_first(&m->queue, struct job, link);
+
+    if (!job)
+        return false;
+    piece->job = job;
+    piece->offset = job->started;
+    piece->bytes = job->move.bytes - job->started;
+    if (piece->bytes > TIER_PIECE_BYTES)
+        piece->bytes = TIER_PIECE_BYTES;
+    if (piece->bytes > room)
+        return false;
+    job->started += piece->bytes;
+    job->in_flight++;
+    if (job->started == job->move.bytes)
+        list_remove(&job->link);
+    return true;
+}
+
+static void batch_done(uv_work_t *work, int cancelled);
+
+static void start_batches(struct mover *m)
+{
+    for (uint32_t i = 0; i < MOVER_BATCHES; i++) {
         struct lane *lane = &m->lanes[i];
-        struct job *job = list_first(&m->queue, struct job, link);
+        uint64_t room = TIER_PIECE_BYTES;
         int error;
 
-        if (lane->job)
+        if (lane->n > 0)
             continue;
-        if (!job)
+        while (lane->n < MOVER_BATCH && take_piece(m, room, &lane->pieces[lane->n]))
+            room -= lane->pieces[lane->n++].bytes;
+        if (lane->n == 0)
             return;
-        lane->job = job;
-        lane->offset = job->started;
-        lane->bytes = job->move.bytes - job->started;
-        if (lane->bytes > TIER_PIECE_BYTES)
-            lane->bytes = TIER_PIECE_BYTES;
-        job->started += lane->bytes;
-        job->in_flight++;
-        if (job->started == job->move.bytes)
-            list_remove(&job->link);
-        error = uv_queue_work(m->loop, &lane->work, copy_piece, piece_done);
+        error = uv_queue_work(m->loop, &lane->work, copy_batch, batch_done);
         assert(error == 0); /* it only refuses a NULL function */
         (void)error;
     }
@@ -97,7 +128,7 @@ static void finish(struct mover *m, struct job *job)
     mem_free(job);
 }
 
-/* Only a piece's end calls this, so that no callback comes from inside mover_stop(). */
+/* Only a batch's end calls this, so that no callback comes from inside mover_stop(). */
 static void cancel_queue(struct mover *m)
 {
     struct list waiting;
@@ -115,24 +146,38 @@ static void cancel_queue(struct mover *m)
     }
 }
 
-static void piece_done(uv_work_t *work, int cancelled)
+static void batch_done(uv_work_t *work, int cancelled)
 {
     struct lane *lane = work->data;
     struct mover *m = lane->mover;
-    struct job *job = lane->job;
-    kvc_status status = cancelled ? KVC_E_CANCELLED : lane->status;
+    struct piece done[MOVER_BATCH];
+    const uint32_t n = lane->n;
 
-    lane->job = NULL;
-    job->in_flight--;
-    if (status != KVC_OK && job->status == KVC_OK) {
-        job->status = status;
-        list_remove(&job->link);
+    memcpy(done, lane->pieces, n * sizeof(done[0]));
+    lane->n = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct job *job = done[i].job;
+        kvc_status status = cancelled ? KVC_E_CANCELLED : done[i].status;
+
+        job->in_flight--;
+        if (status != KVC_OK && job->status == KVC_OK) {
+            job->status = status;
+            list_remove(&job->link);
+        }
     }
-    /* A lane is busy before the callback runs: it may ask for more. */
+    /* The lane is busy again before callbacks run: they may ask for more. */
     if (!m->stopping)
-        start_pieces(m);
-    if (job->in_flight == 0 && !list_linked(&job->link))
-        finish(m, job);
+        start_batches(m);
+    /* A batch may hold several pieces of a job; the last of them finishes it. */
+    for (uint32_t i = 0; i < n; i++) {
+        struct job *job = done[i].job;
+        bool last = true;
+
+        for (uint32_t j = i + 1; last && j < n; j++)
+            last = done[j].job != job;
+        if (last && job->in_flight == 0 && !list_linked(&job->link))
+            finish(m, job);
+    }
     if (m->stopping)
         cancel_queue(m);
 }
@@ -162,7 +207,7 @@ static kvc_status mover_copy(void *mover, const struct move *move, move_done_cb 
     list_init(&job->link);
     list_push_back(&m->queue, &job->link);
     m->count++;
-    start_pieces(m);
+    start_batches(m);
     return KVC_OK;
 }
 
@@ -178,7 +223,7 @@ kvc_status mover_create(uv_loop_t *loop, struct tier *const tiers[TIER_COUNT], s
     list_init(&m->queue);
     for (uint32_t i = 0; i < TIER_COUNT; i++)
         m->tiers[i] = tiers[i];
-    for (uint32_t i = 0; i < MOVER_PIECES; i++) {
+    for (uint32_t i = 0; i < MOVER_BATCHES; i++) {
         m->lanes[i].mover = m;
         m->lanes[i].work.data = &m->lanes[i];
     }
@@ -189,9 +234,9 @@ kvc_status mover_create(uv_loop_t *loop, struct tier *const tiers[TIER_COUNT], s
 void mover_stop(struct mover *m)
 {
     m->stopping = true;
-    /* Moves wait in the queue only while every lane is busy, so a piece's end will see them. */
-    for (uint32_t i = 0; i < MOVER_PIECES; i++)
-        if (m->lanes[i].job)
+    /* Moves wait in the queue only while every lane is busy, so a batch's end will see them. */
+    for (uint32_t i = 0; i < MOVER_BATCHES; i++)
+        if (m->lanes[i].n > 0)
             uv_cancel((uv_req_t *)&m->lanes[i].work);
 }
 

@@ -1,7 +1,8 @@
 /*
  * The mover: copies between tiers on libuv's pool, for the store. A move is cut into pieces of at
- * most TIER_PIECE_BYTES, of which only a few are in flight at once, so that threads of the pool
- * stay free for others. Moves start in the order they were asked for.
+ * most TIER_PIECE_BYTES, and small ones are gathered into batches of no more than that. Only a few
+ * batches are in flight at once, so that threads of the pool stay free for others. Moves start in
+ * the order they were asked for.
  *
  * Fault sites: "mover.copy" fails a piece half way; "mover.late" holds a piece back for a
  * millisecond each time that it fires, so armed for ever it holds all copies until it is off.
@@ -13,7 +14,8 @@
 
 #include "daemon/tier/tier.h"
 
-#define MOVER_PIECES 2u /* in flight: half of libuv's usual four threads */
+#define MOVER_BATCHES 2u  /* in flight: half of libuv's usual four threads */
+#define MOVER_BATCH   64u /* pieces of a batch */
 
 struct mover;
 

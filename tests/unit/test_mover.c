@@ -160,7 +160,7 @@ START_TEST(a_few_pieces_are_in_flight_and_the_pool_stays_free)
     }
     while (!ran[0] || !ran[1])
         uv_run(&f.loop, UV_RUN_ONCE);
-    wait_for(fault_passed("mover.copy") == MOVER_PIECES, 2000);
+    wait_for(fault_passed("mover.copy") == MOVER_BATCHES, 2000);
     ck_assert_uint_eq(mover_count(f.mover), 10);
     for (int i = 0; i < 10; i++)
         ck_assert_uint_eq(ended[i].calls, 0);
@@ -172,19 +172,47 @@ START_TEST(a_few_pieces_are_in_flight_and_the_pool_stays_free)
 }
 END_TEST
 
-START_TEST(moves_start_in_order)
+/* While the first moves are held back the others wait, then they share a trip to the pool. */
+START_TEST(small_moves_share_a_batch)
 {
     struct fixture f;
     struct ended ended[20] = {{0}};
+    uint32_t in_order = 0;
 
     setup(&f);
+    fault_arm("mover.late", 0, UINT32_MAX);
+    fault_arm("mover.copy", UINT32_MAX, 1); /* counts */
     for (int i = 0; i < 20; i++)
-        ck_assert_int_eq(copy(&f, 0, (uint64_t)i * 4096, 4096, &ended[i]), KVC_OK);
+        ck_assert_int_eq(copy(&f, (uint64_t)i * 4096, (uint64_t)i * 4096, 4096, &ended[i]), KVC_OK);
+    wait_for(fault_passed("mover.copy") == MOVER_BATCHES, 2000);
+    fault_off("mover.late");
+    drain(&f);
+    for (int i = 0; i < 20; i++)
+        expect(&ended[i], KVC_OK);
+    for (int i = (int)MOVER_BATCHES + 1; i < 20; i++)
+        in_order += ended[i].order == ended[i - 1].order + 1;
+    ck_assert_uint_ge(in_order, 20 - MOVER_BATCHES - 2);
+    teardown(&f);
+}
+END_TEST
+
+/* The piece that fails takes its own move with it, and no other of the batch. */
+START_TEST(a_failure_in_a_batch_is_of_one_move)
+{
+    struct fixture f;
+    struct ended ended[20] = {{0}};
+    uint32_t failed = 0;
+
+    setup(&f);
+    fault_arm("mover.copy", 7, 1);
+    for (int i = 0; i < 20; i++)
+        ck_assert_int_eq(copy(&f, (uint64_t)i * 4096, (uint64_t)i * 4096, 4096, &ended[i]), KVC_OK);
     drain(&f);
     for (int i = 0; i < 20; i++) {
-        expect(&ended[i], KVC_OK);
-        ck_assert_int_le(abs((int)ended[i].order - (i + 1)), (int)MOVER_PIECES);
+        ck_assert_uint_eq(ended[i].calls, 1);
+        failed += ended[i].status != KVC_OK;
     }
+    ck_assert_uint_eq(failed, 1);
     teardown(&f);
 }
 END_TEST
@@ -274,7 +302,7 @@ START_TEST(stop_cancels_what_waits_and_every_callback_comes)
     ck_assert_int_eq(copy(&f, 0, 0, 40 * MIB, &ended[0]), KVC_OK);
     for (int i = 1; i < 12; i++)
         ck_assert_int_eq(copy(&f, 0, (uint64_t)i * MIB, MIB, &ended[i]), KVC_OK);
-    wait_for(fault_passed("mover.copy") == MOVER_PIECES, 2000);
+    wait_for(fault_passed("mover.copy") == MOVER_BATCHES, 2000);
     mover_stop(f.mover);
     mover_stop(f.mover);
     for (int i = 0; i < 12; i++)
@@ -287,7 +315,7 @@ START_TEST(stop_cancels_what_waits_and_every_callback_comes)
         cancelled += ended[i].status == KVC_E_CANCELLED;
     }
     ck_assert_uint_eq(cancelled, 12);
-    ck_assert_uint_eq(fault_passed("mover.copy"), MOVER_PIECES);
+    ck_assert_uint_eq(fault_passed("mover.copy"), MOVER_BATCHES);
     ck_assert_uint_eq(late.calls, 0);
     teardown(&f);
 }
@@ -306,7 +334,7 @@ START_TEST(stop_lets_what_is_in_flight_end)
     fault_arm("mover.copy", UINT32_MAX, 1); /* counts */
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(copy(&f, (uint64_t)i * MIB, (uint64_t)i * MIB, MIB, &ended[i]), KVC_OK);
-    wait_for(fault_passed("mover.copy") == MOVER_PIECES, 2000);
+    wait_for(fault_passed("mover.copy") == MOVER_BATCHES, 2000);
     mover_stop(f.mover);
     fault_off("mover.late");
     drain(&f);
@@ -342,7 +370,9 @@ END_TEST
 CHECK_MAIN_LOOPS("tier/mover", CHECK_UNIT_S, {a_move_is_exact_and_ends_once, 0, 0},
                  {moves_are_cut_into_pieces, 0, 0},
                  {a_few_pieces_are_in_flight_and_the_pool_stays_free, 0, 0},
-                 {moves_start_in_order, 0, 0}, {a_callback_may_ask_for_more, 0, 0},
+                 {small_moves_share_a_batch, 0, 0},
+                 {a_failure_in_a_batch_is_of_one_move, 0, 0},
+                 {a_callback_may_ask_for_more, 0, 0},
                  {a_failed_piece_fails_its_move_and_no_other, 0, 3},
                  {memory_that_is_not_there_is_a_status, 0, 0},
                  {a_wrong_move_is_refused_and_never_calls_back, 0, 0},
