@@ -16,6 +16,8 @@ struct policy {
     enum tier_kind tier; /* which link of a block it uses */
     uint64_t count;
     uint32_t head, tail; /* LRU: coldest, hottest */
+    uint32_t finger;     /* LRU: where the last block was placed; BLOCK_NONE only when empty */
+    uint64_t steps;      /* of looking for places, so that a test can bound them */
 };
 
 struct policy_ops {

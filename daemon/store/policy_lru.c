@@ -27,6 +27,8 @@ static void insert_behind(struct policy *policy, uint32_t prev, uint32_t block)
     *link_of(policy, block) = (struct policy_link){prev, next};
     *next_of(policy, prev) = block;
     *prev_of(policy, next) = block;
+    if (policy->finger == BLOCK_NONE)
+        policy->finger = block;
 }
 
 static void unlink(struct policy *policy, uint32_t block)
@@ -36,6 +38,8 @@ static void unlink(struct policy *policy, uint32_t block)
     assert(*next_of(policy, link->prev) == block && *prev_of(policy, link->next) == block);
     *next_of(policy, link->prev) = link->next;
     *prev_of(policy, link->next) = link->prev;
+    if (policy->finger == block)
+        policy->finger = link->prev != BLOCK_NONE ? link->prev : link->next;
     *link = (struct policy_link){BLOCK_NONE, BLOCK_NONE};
 }
 
@@ -67,21 +71,45 @@ static uint64_t last_use(const struct policy *policy, uint32_t block)
     return blocks_record(policy->blocks, block, policy->tier)->last_use;
 }
 
-/* Looked for from both ends at once: a block comes back among the coldest, or is fairly new. */
+static bool is_later(const struct policy *policy, uint32_t block, uint64_t when)
+{
+    return last_use(policy, block) > when;
+}
+
+/* One step of a walk from `at` to the place of `when`; true: *prev is what it lies behind. */
+static bool step(const struct policy *policy, uint32_t *at, uint64_t when, uint32_t *prev)
+{
+    const struct policy_link *link = link_of(policy, *at);
+
+    if (is_later(policy, *at, when)) {
+        *prev = link->prev;
+        *at = link->prev;
+        return *at == BLOCK_NONE || !is_later(policy, *at, when);
+    }
+    *prev = *at;
+    *at = link->next;
+    return *at == BLOCK_NONE || is_later(policy, *at, when);
+}
+
+/*
+ * Looked for from the last place found and from both ends at once. Blocks are cleaned in the order
+ * of their last use, so the next one belongs a little behind the one before, however many hotter
+ * and colder ones there are.
+ */
 static void lru_place(struct policy *policy, uint32_t block)
 {
     uint64_t when = last_use(policy, block);
-    uint32_t cold = policy->head, hot = policy->tail;
+    uint32_t finger = policy->finger, cold = policy->head, hot = policy->tail;
+    uint32_t prev = BLOCK_NONE;
+    bool found = finger == BLOCK_NONE;
 
-    while (hot != BLOCK_NONE && last_use(policy, hot) > when) {
-        if (last_use(policy, cold) > when) {
-            hot = link_of(policy, cold)->prev;
-            break;
-        }
-        cold = link_of(policy, cold)->next;
-        hot = link_of(policy, hot)->prev;
+    while (!found) {
+        policy->steps++;
+        found = step(policy, &hot, when, &prev) || step(policy, &finger, when, &prev) ||
+                step(policy, &cold, when, &prev);
     }
-    insert_behind(policy, hot, block);
+    insert_behind(policy, prev, block);
+    policy->finger = block;
     policy->count++;
 }
 
@@ -103,5 +131,6 @@ void policy_init(struct policy *policy, const struct policy_ops *ops, struct blo
         .tier = tier,
         .head = BLOCK_NONE,
         .tail = BLOCK_NONE,
+        .finger = BLOCK_NONE,
     };
 }

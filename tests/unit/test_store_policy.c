@@ -179,6 +179,15 @@ START_TEST(test_place)
 }
 END_TEST
 
+static void expect_all_in_order(struct world *w, enum tier_kind tier)
+{
+    uint32_t order[BLOCKS];
+
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        order[i] = i;
+    expect(w, tier, order, BLOCKS);
+}
+
 START_TEST(test_place_random)
 {
     struct world w;
@@ -199,12 +208,35 @@ START_TEST(test_place_random)
     }
     for (uint32_t i = 0; i < BLOCKS; i++)
         policy_lru.place(policy, w.ids[order[i]]);
+    expect_all_in_order(&w, TIER_HOST);
+    world_close(&w);
+}
+END_TEST
+
+/*
+ * Blocks are cleaned in the order of their last use, while hotter ones lie in the order already:
+ * finding a place must not walk over those, or over the ones that were cleaned before.
+ */
+START_TEST(S26_place_does_not_walk)
+{
+    struct world w;
+    struct policy *policy;
+
+    world_open(&w);
+    policy = &w.policy[TIER_GPU];
     for (uint32_t i = 0; i < BLOCKS; i++)
-        order[i] = i;
-    expect(&w, TIER_HOST, order, BLOCKS);
+        used_now(&w, TIER_GPU, i);
+    for (uint32_t i = BLOCKS / 2; i < BLOCKS; i++)
+        policy_lru.place(policy, w.ids[i]);
+    policy->steps = 0;
+    for (uint32_t i = 0; i < BLOCKS / 2; i++)
+        policy_lru.place(policy, w.ids[i]);
+    ck_assert_uint_le(policy->steps, BLOCKS / 2);
+    expect_all_in_order(&w, TIER_GPU);
     world_close(&w);
 }
 END_TEST
 
 CHECK_MAIN("store/policy", CHECK_UNIT_S, test_empty, test_coldest_first, test_touch,
-           test_remove_anywhere, test_tiers_are_separate, test_place, test_place_random)
+           test_remove_anywhere, test_tiers_are_separate, test_place, test_place_random,
+           S26_place_does_not_walk)
