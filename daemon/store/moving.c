@@ -75,6 +75,12 @@ static void describe_copy(const struct table_slot *from, struct table_slot *to)
     to->flags = from->flags;
 }
 
+/* A mover that never works must not freeze the gpu tier. */
+static enum moving_result failed(const struct store *store)
+{
+    return store->moves_failed >= MOVING_FAILURES_MAX ? MOVING_NO_HOST : MOVING_FAILED;
+}
+
 /* slot is taken for the copy and goes back when it cannot be started. */
 static enum moving_result start(struct tier_class *cls, struct moving *moving, uint32_t id,
                                 enum tier_kind to, uint32_t slot)
@@ -105,7 +111,7 @@ static enum moving_result start(struct tier_class *cls, struct moving *moving, u
     if (status == KVC_OK)
         return MOVING_STARTED;
     end(moving, status);
-    return MOVING_FAILED;
+    return failed(store);
 }
 
 static bool is_paused(const struct store *store)
@@ -128,7 +134,7 @@ enum moving_result moving_demote(struct tier_class *cls)
     if (id == BLOCK_NONE)
         return MOVING_NO_BLOCK;
     if (is_paused(store))
-        return store->moves_failed >= MOVING_FAILURES_MAX ? MOVING_NO_HOST : MOVING_FAILED;
+        return failed(store);
     if (is_full(store, cls->slot_bytes))
         return MOVING_BUSY;
     moving = mem_alloc(sizeof(*moving));
