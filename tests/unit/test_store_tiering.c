@@ -181,11 +181,10 @@ START_TEST(S19_a_mover_that_refuses)
     ck_assert_uint_eq(kit_stats(&kit).failed_demotions, 1);
     ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 8);
     /* One that never works again does not freeze the gpu tier: it is as if there were no host. */
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8 && save.n_assigned == 0; i++) {
         clock_advance(CLOCK_S_US);
         kit_save(&kit, worker, 100, 2, &save);
     }
-    kit_save(&kit, worker, 100, 2, &save);
     ck_assert_uint_eq(save.n_assigned, 2);
     kit_prove(&kit, &save);
     ck_assert_uint_eq(kit_stats(&kit).evictions, 2);

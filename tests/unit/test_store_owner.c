@@ -1,0 +1,358 @@
+/* Sessions, parts and extents, and the flush of a namespace. */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/base/clock.h"
+#include "tests/lib/check_main.h"
+#include "tests/lib/storekit.h"
+
+static struct kit kit;
+static struct kit_save save, other;
+static struct kit_load load;
+
+static struct kit_owner *open_with(uint32_t blocks)
+{
+    struct kit_owner *worker;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 16, .host_slots = 16});
+    worker = kit_worker(&kit);
+    if (blocks > 0)
+        kit_put(&kit, worker, 0, blocks);
+    return worker;
+}
+
+START_TEST(owner_page_is_sealed_and_private)
+{
+    struct kit_owner *worker = open_with(0);
+    int fd = owner_page_fd(worker->owner), seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
+
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    ck_assert_int_eq(st.st_size, KVC_PAGE_WORDS * KVC_PAGE_STRIDE);
+    ck_assert_int_eq(st.st_mode & 07777, 0600);
+    ck_assert_int_eq(seals & (F_SEAL_SHRINK | F_SEAL_GROW), F_SEAL_SHRINK | F_SEAL_GROW);
+    ck_assert_int_eq(ftruncate(fd, 0), -1);
+    ck_assert(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    ck_assert_int_ge(owner_page_fd(kit_owner(&kit, STORE_ROLE_READER)->owner), 0);
+    ck_assert_int_eq(owner_page_fd(kit_owner(&kit, STORE_ROLE_SCHEDULER)->owner), -1);
+    ck_assert_int_eq(owner_page_fd(kit_owner(&kit, STORE_ROLE_OPERATOR)->owner), -1);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(owner_ids_and_secrets_differ)
+{
+    struct kit_owner *a = open_with(0), *b = kit_worker(&kit);
+    uint64_t id = owner_id(a->owner);
+
+    ck_assert_uint_ne(id, owner_id(b->owner));
+    ck_assert_int_ne(memcmp(owner_secret(a->owner), owner_secret(b->owner), KVC_SECRET_BYTES), 0);
+    ck_assert_uint_eq(owner_tenant(a->owner), kit.tenant);
+    store_owner_end(kit.store, a->owner);
+    ck_assert_uint_eq(store_next_wake(kit.store), 0);
+    kit_tick(&kit);
+    ck_assert(a->freed);
+    ck_assert_uint_ne(owner_id(kit_worker(&kit)->owner), id);
+    kit_close(&kit);
+}
+END_TEST
+
+static kvc_status try_register(struct kit_owner *owner, const struct store_part *part)
+{
+    struct store_part_info info;
+
+    return store_register(kit.store, owner->owner, part, &info, &kit.why);
+}
+
+START_TEST(register_refusals_name_the_field)
+{
+    const uint8_t digest[KVC_NAMESPACE_BYTES] = {1};
+    const uint32_t good[] = {4096, 16}, zero[] = {4096, 0};
+    const struct store_part fine = {
+        .namespace_digest = digest, .slice_bytes = good, .n_slices = 2, .block_tokens = 16};
+    struct store_part part;
+    struct kit_owner *worker = open_with(0);
+
+#define EXPECT(status, name)                                                                       \
+    do {                                                                                           \
+        ck_assert_int_eq(try_register(worker, &part), status);                                     \
+        ck_assert_str_eq(kit.why.field, name);                                                     \
+        part = fine;                                                                               \
+    } while (0)
+
+    part = fine;
+    part.namespace_digest = NULL;
+    EXPECT(KVC_E_INVALID, "namespace_digest");
+    part.block_tokens = 0;
+    EXPECT(KVC_E_INVALID, "block_tokens");
+    part.block_tokens = ~0u;
+    EXPECT(KVC_E_LIMIT, "block_tokens");
+    part.n_slices = 0;
+    EXPECT(KVC_E_INVALID, "slice_bytes");
+    part.slice_bytes = zero;
+    EXPECT(KVC_E_INVALID, "slice_bytes");
+    part.n_slices = KVC_SLICES_MAX + 1;
+    EXPECT(KVC_E_LIMIT, "slice_bytes");
+    part.rule = STORE_RULE_WINDOW;
+    EXPECT(KVC_E_UNSUPPORTED, "rule");
+    part.rule = STORE_RULE_STATE;
+    EXPECT(KVC_E_UNSUPPORTED, "rule");
+    part.rule = 3;
+    EXPECT(KVC_E_INVALID, "rule");
+    part.window = 7;
+    EXPECT(KVC_E_INVALID, "window");
+    ck_assert_int_eq(try_register(kit_owner(&kit, STORE_ROLE_OPERATOR), &fine), KVC_E_DENIED);
+    ck_assert_int_eq(try_register(worker, &fine), KVC_OK);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S34_another_layout_is_a_miss)
+{
+    struct kit_owner *worker = open_with(4);
+    struct store_part_info first, second;
+    uint64_t lease;
+
+    kit_register(&kit, worker, 1, kit.slot_bytes, &first);
+    ck_assert_uint_eq(first.part, kit.part);
+    kit_register(&kit, worker, 1, kit.slot_bytes / 2, &second);
+    ck_assert_uint_ne(second.part, kit.part);
+    ck_assert_int_ne(memcmp(first.fingerprint, second.fingerprint, KVC_FINGERPRINT_BYTES), 0);
+    kit.part = second.part;
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 4, &lease), 0);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S41_registering_again_is_the_same_part)
+{
+    struct kit_owner *a = open_with(4), *b = kit_worker(&kit);
+    struct store_part_info info;
+    uint32_t part = kit.part;
+
+    for (int i = 0; i < 3; i++) {
+        kit_register(&kit, a, 1, kit.slot_bytes, &info);
+        ck_assert_uint_eq(info.part, part);
+        kit_register(&kit, b, 1, kit.slot_bytes, &info);
+        ck_assert_uint_eq(info.part, part);
+    }
+    ck_assert_int_eq(store_unregister(kit.store, a->owner, part, &kit.why), KVC_OK);
+    ck_assert_int_eq(store_unregister(kit.store, a->owner, part, &kit.why), KVC_E_UNKNOWN);
+    ck_assert_uint_eq(kit_probe(&kit, b, 0, 4), 4);
+    kit_register(&kit, a, 1, kit.slot_bytes, &info);
+    ck_assert_uint_eq(kit_probe(&kit, a, 0, 4), 4);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(register_limit_of_parts)
+{
+    struct kit_owner *worker = open_with(0);
+    const uint32_t slice = 4096;
+    uint8_t digest[KVC_NAMESPACE_BYTES] = {0};
+    struct store_part part = {
+        .namespace_digest = digest, .slice_bytes = &slice, .n_slices = 1, .block_tokens = 1};
+
+    for (uint8_t i = 1; i < KVC_PARTS_MAX; i++) {
+        digest[5] = i;
+        ck_assert_int_eq(try_register(worker, &part), KVC_OK);
+    }
+    digest[5] = 0xff;
+    ck_assert_int_eq(try_register(worker, &part), KVC_E_LIMIT);
+    digest[5] = 1;
+    ck_assert_int_eq(try_register(worker, &part), KVC_OK);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(extents_are_the_tenants_only)
+{
+    struct owner_identity identity = {.role = STORE_ROLE_WORKER};
+    struct kit_owner *worker = open_with(0), *stranger, *scheduler;
+    uint32_t extents[8], cursor;
+    bool more;
+
+    ck_assert_uint_eq(store_owner_extents(kit.store, worker->owner, 0, extents, 8, &cursor, &more),
+                      4);
+    ck_assert(!more);
+    ck_assert_uint_eq(extents[0], 0);
+    ck_assert_uint_eq(extents[3], 1u << 31 | 1);
+    ck_assert_uint_eq(store_owner_extents(kit.store, worker->owner, 0, extents, 3, &cursor, &more),
+                      3);
+    ck_assert(more);
+    ck_assert_uint_eq(
+        store_owner_extents(kit.store, worker->owner, cursor, extents, 3, &cursor, &more), 1);
+    ck_assert(!more);
+    ck_assert_uint_eq(
+        store_owner_extents(kit.store, worker->owner, ~0u, extents, 3, &cursor, &more), 0);
+    ck_assert_int_eq(store_owner_mapped(kit.store, worker->owner, 2), KVC_E_DENIED);
+    ck_assert_int_eq(store_owner_mapped(kit.store, worker->owner, ~0u), KVC_E_DENIED);
+    scheduler = kit_owner(&kit, STORE_ROLE_SCHEDULER);
+    ck_assert_uint_eq(
+        store_owner_extents(kit.store, scheduler->owner, 0, extents, 8, &cursor, &more), 0);
+    ck_assert_int_eq(store_owner_mapped(kit.store, scheduler->owner, 0), KVC_E_DENIED);
+    ck_assert_int_eq(store_tenant(kit.store, "uid:2", 2, &identity.tenant), KVC_OK);
+    stranger = &kit.owners[kit.n_owners++];
+    ck_assert_int_eq(store_owner_open(kit.store, &identity, stranger, &stranger->owner), KVC_OK);
+    ck_assert_uint_eq(
+        store_owner_extents(kit.store, stranger->owner, 0, extents, 8, &cursor, &more), 0);
+    ck_assert_int_eq(store_owner_mapped(kit.store, stranger->owner, 0), KVC_E_DENIED);
+    kit_close(&kit);
+}
+END_TEST
+
+static void flush(uint64_t expected)
+{
+    uint64_t blocks;
+
+    ck_assert_int_eq(store_flush(kit.store, kit.part, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, expected);
+    kit_check(&kit);
+}
+
+static void register_again(struct kit_owner *worker)
+{
+    struct store_part_info info;
+
+    kit_register(&kit, worker, 1, kit.slot_bytes, &info);
+    ck_assert_uint_eq(info.epoch, kit.epoch + 1);
+    kit.epoch = info.epoch;
+}
+
+START_TEST(S42_a_flush_drops_every_block_of_the_namespace)
+{
+    struct kit_owner *worker = open_with(8);
+    struct store_part_info second, elsewhere;
+    struct kit_entry entries[2];
+
+    kit_register(&kit, worker, 1, kit.slot_bytes / 2, &second);
+    kit_register(&kit, worker, 2, kit.slot_bytes / 2, &elsewhere);
+    entries[0] = (struct kit_entry){second.part, second.epoch, 0, 3};
+    entries[1] = (struct kit_entry){elsewhere.part, elsewhere.epoch, 0, 3};
+    ck_assert_int_eq(kit_save_open(&kit, worker, entries, 2, &save), KVC_OK);
+    kit_save_seal(&kit, &save);
+    kit_prove(&kit, &save);
+    flush(11);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 3);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 3);
+    register_again(worker);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 0);
+    kit_put(&kit, worker, 0, 2);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_old_epochs_are_stale)
+{
+    struct kit_owner *worker = open_with(8);
+    struct store_lookup_result result;
+    struct store_lookup_part part;
+    struct store_lookup lookup = {.parts = &part, .n_parts = 1};
+    struct store_load request;
+    struct store_location locations[1];
+    struct kit_entry entry = kit_entry(&kit, 0, 1);
+    uint8_t key[KVC_KEY_BYTES];
+    uint64_t lease, number, blocks;
+    uint32_t word;
+
+    kit_key(0, key);
+    part = (struct store_lookup_part){kit.part, kit.epoch, key, 1};
+    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &lookup, &result, &kit.why), KVC_OK);
+    lease = result.lease;
+    flush(8);
+    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &lookup, &result, &kit.why),
+                     KVC_E_STALE);
+    ck_assert_str_eq(kit.why.field, "parts[0].epoch");
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_E_STALE);
+    ck_assert_int_eq(store_adopt(kit.store, worker->owner, result.token, 16, kit.part, kit.epoch, 0,
+                                 &result, &kit.why),
+                     KVC_E_STALE);
+    ck_assert_str_eq(kit.why.field, "epoch");
+    request = (struct store_load){.lease = lease, .part = kit.part, .epoch = kit.epoch, .count = 1};
+    ck_assert_int_eq(
+        store_load(kit.store, worker->owner, &request, locations, &word, &number, &kit.why),
+        KVC_E_EXPIRED);
+    ck_assert_int_eq(store_flush(kit.store, 0, &blocks), KVC_E_UNKNOWN);
+    ck_assert_int_eq(store_flush(kit.store, ~0u, &blocks), KVC_E_UNKNOWN);
+    ck_assert_int_eq(store_flush(kit.store, kit.part + 1, &blocks), KVC_E_UNKNOWN);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_nothing_in_flight_is_published_after_a_flush)
+{
+    struct kit_owner *worker = open_with(8);
+    struct kit_entry entry = kit_entry(&kit, 200, 20);
+
+    kit_save(&kit, worker, 100, 4, &save);
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &other), KVC_OK);
+    flush(8);
+    kit_prove(&kit, &save);
+    kit_moves(&kit, 8, KVC_OK); /* that the second save needed */
+    ck_assert_uint_eq(store_save_more(kit.store, other.open), 0);
+    kit_save_seal(&kit, &other);
+    ck_assert_uint_eq(kit_count(&other, STORE_KEY_SKIPPED), 20);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
+    register_again(worker);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 100, 4), 0);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_open_loads_run_to_their_proof)
+{
+    struct kit_owner *worker = open_with(8);
+    uint64_t lease;
+
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
+    kit_load(&kit, worker, lease, 0, 0, 4, &load);
+    flush(8);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 4);
+    register_again(worker);
+    /* The same keys anew, while the old bytes are still read. */
+    kit_put(&kit, worker, 0, 8);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 8);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 8);
+    kit_close(&kit);
+}
+END_TEST
+
+/* _i: whether the copy succeeds. */
+START_TEST(S42_a_flush_while_blocks_are_copied)
+{
+    struct kit_owner *worker = open_with(16);
+    struct kit_entry entry = kit_entry(&kit, 100, 4);
+
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+    ck_assert_uint_eq(kit.n_moves, 4);
+    flush(16);
+    /* The sources stay while they are read. */
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 4);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
+    kit_moves(&kit, 4, _i ? KVC_OK : KVC_E_DEVICE);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_HOST].used_slots, 0);
+    ck_assert_uint_eq(kit_stats(&kit).demotions, 0);
+    kit_save_seal(&kit, &save);
+    ck_assert_uint_eq(save.n_assigned, 0);
+    kit_close(&kit);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("store/owner", CHECK_UNIT_S, {owner_page_is_sealed_and_private, 0, 0},
+                 {owner_ids_and_secrets_differ, 0, 0}, {register_refusals_name_the_field, 0, 0},
+                 {S34_another_layout_is_a_miss, 0, 0},
+                 {S41_registering_again_is_the_same_part, 0, 0}, {register_limit_of_parts, 0, 0},
+                 {extents_are_the_tenants_only, 0, 0},
+                 {S42_a_flush_drops_every_block_of_the_namespace, 0, 0},
+                 {S42_old_epochs_are_stale, 0, 0},
+                 {S42_nothing_in_flight_is_published_after_a_flush, 0, 0},
+                 {S42_open_loads_run_to_their_proof, 0, 0},
+                 {S42_a_flush_while_blocks_are_copied, 0, 1})
