@@ -33,11 +33,15 @@ static const char *check_sized(const struct slots *slots, uint32_t index, struct
     if (use->places != places)
         return "an extent's number of slots is not what its slot size gives";
     for (uint32_t place = 0; place < places; place++) {
-        bool is_used = slots_record(slots, index * slots->per_extent + place)->state != SLOT_FREE;
+        const struct table_slot *record = slots_record(slots, index * slots->per_extent + place);
+        bool is_used = record->state != SLOT_FREE;
 
         used += is_used;
         if (!large && is_used && place >= use->fresh)
             return "a slot is in use that was never taken";
+        if ((record->state == SLOT_READY || record->state == SLOT_DOOMED) &&
+            record->check != table_slot_check(record))
+            return "a slot changed after it was published";
     }
     if (used != use->used)
         return "an extent's slots in use are not those of the table";

@@ -421,6 +421,29 @@ START_TEST(test_fault_switch)
 }
 END_TEST
 
+/* What a published slot says of its bytes may not change under those who were told of it. */
+START_TEST(test_check_sees_a_published_slot_change)
+{
+    struct world w;
+    struct table_slot *record;
+
+    world_open(&w, 1);
+    slots_grant(w.slots, 0, 1);
+    record = slots_record(w.slots, take(&w, 0, 4096));
+    record->checksum = 1;
+    table_slot_set_state(record, SLOT_READY);
+    record->last_use = 9;
+    record->loads = 3;
+    check(&w);
+    record->checksum = 2;
+    ck_assert_str_eq(slots_check(w.slots), "a slot changed after it was published");
+    record->checksum = 1;
+    record->key[3] = 1;
+    ck_assert_ptr_nonnull(slots_check(w.slots));
+    world_close(&w);
+}
+END_TEST
+
 /* ---- random use against a plain list of what was taken ---- */
 
 #define MODEL_MAX 4000
@@ -554,4 +577,4 @@ CHECK_MAIN_LOOPS("store/slots", CHECK_LIFE_S, {test_grant, 0, 0},
                  {test_larger_than_the_tier, 0, 0}, {test_lost_extents_are_not_used, 0, 0},
                  {test_every_extent_another_size, 0, 0}, {test_create_out_of_memory, 0, 0},
                  {test_no_allocation_on_the_way, 0, 0}, {test_fault_switch, 0, 0},
-                 {test_random, 0, 7})
+                 {test_check_sees_a_published_slot_change, 0, 0}, {test_random, 0, 7})
