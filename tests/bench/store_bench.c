@@ -42,11 +42,12 @@ struct figures {
     double bytes;                              /* a slot in use */
 };
 
+/* Time on the processor: what else the machine does is not the store's cost. */
 static double now_ns(void)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
