@@ -240,10 +240,10 @@ static kvc_status open_save(struct kit *kit, struct kit_owner *owner,
             .keys = keys + save->n_keys * KVC_KEY_BYTES,
             .n_keys = entries[e].n,
         };
-        for (uint32_t i = 0; i < entries[e].n && save->n_keys < KIT_KEYS; i++)
+        for (uint32_t i = 0; i < entries[e].n && save->n_keys < KIT_KEYS; i++) {
+            kit_key(entries[e].first + i, keys + save->n_keys * KVC_KEY_BYTES);
             save->keys[save->n_keys++] = entries[e].first + i;
-        kit_keys(entries[e].first, entries[e].n < KIT_KEYS ? entries[e].n : KIT_KEYS,
-                 (uint8_t *)list[e].keys);
+        }
     }
     if (n_entries > 0)
         request.request = entries[0].first;
