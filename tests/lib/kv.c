@@ -1,0 +1,115 @@
+#include "tests/lib/kv.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GAP      24u // behind each block of a slice
+#define GAP_BYTE 0xa5
+
+void kv_init(struct kv *kv, const uint32_t *slice_bytes, uint32_t n_slices, uint32_t n_blocks)
+{
+    uint64_t at = 0;
+
+    ck_assert_uint_le(n_slices, KV_SLICES_MAX);
+    memset(kv, 0, sizeof(*kv));
+    for (uint32_t i = 0; i < n_slices; i++)
+        kv->bytes += (uint64_t)n_blocks * (slice_bytes[i] + GAP);
+    kv->memory = malloc(kv->bytes);
+    ck_assert_ptr_nonnull(kv->memory);
+    memset(kv->memory, GAP_BYTE, kv->bytes);
+    for (uint32_t i = 0; i < n_slices; i++) {
+        kv->slices[i].base = kv->memory + at;
+        kv->slices[i].stride = slice_bytes[i] + GAP;
+        kv->slices[i].bytes = slice_bytes[i];
+        at += n_blocks * kv->slices[i].stride;
+    }
+    memcpy(kv->desc.namespace_digest, "a namespace of the tests, 32 by.", KVC_NAMESPACE_BYTES);
+    kv->desc.name = "test";
+    kv->desc.block_tokens = 16;
+    kv->desc.slices = kv->slices;
+    kv->desc.n_slices = n_slices;
+    kv->desc.n_blocks = n_blocks;
+    for (uint32_t b = 0; b < n_blocks; b++)
+        kv_clear(kv, b);
+}
+
+void kv_free(struct kv *kv)
+{
+    free(kv->memory);
+    kv->memory = NULL;
+}
+
+static uint8_t *at(const struct kv *kv, uint32_t slice, uint32_t block)
+{
+    return (uint8_t *)kv->slices[slice].base + block * kv->slices[slice].stride;
+}
+
+static uint8_t content(uint64_t seed, uint32_t slice, uint32_t byte)
+{
+    uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15u + slice * 0x100000001b3u + (byte >> 3) * 0xff51u;
+
+    x ^= x >> 29;
+    x *= 0xbf58476d1ce4e5b9u;
+    return (uint8_t)(x >> (8 * (byte & 7)));
+}
+
+void kv_fill(struct kv *kv, uint32_t block, uint64_t seed)
+{
+    for (uint32_t s = 0; s < kv->desc.n_slices; s++)
+        for (uint32_t i = 0; i < kv->slices[s].bytes; i++)
+            at(kv, s, block)[i] = content(seed, s, i);
+}
+
+void kv_clear(struct kv *kv, uint32_t block)
+{
+    for (uint32_t s = 0; s < kv->desc.n_slices; s++)
+        memset(at(kv, s, block), 0, kv->slices[s].bytes);
+}
+
+static bool gap_is_whole(const struct kv *kv, uint32_t slice, uint32_t block)
+{
+    for (uint32_t i = 0; i < GAP; i++)
+        if (at(kv, slice, block)[kv->slices[slice].bytes + i] != GAP_BYTE)
+            return false;
+    return true;
+}
+
+bool kv_holds(const struct kv *kv, uint32_t block, uint64_t seed)
+{
+    for (uint32_t s = 0; s < kv->desc.n_slices; s++) {
+        for (uint32_t i = 0; i < kv->slices[s].bytes; i++)
+            if (at(kv, s, block)[i] != content(seed, s, i))
+                return false;
+        if (!gap_is_whole(kv, s, block))
+            return false;
+    }
+    return true;
+}
+
+bool kv_cleared(const struct kv *kv, uint32_t block)
+{
+    for (uint32_t s = 0; s < kv->desc.n_slices; s++) {
+        for (uint32_t i = 0; i < kv->slices[s].bytes; i++)
+            if (at(kv, s, block)[i] != 0)
+                return false;
+        if (!gap_is_whole(kv, s, block))
+            return false;
+    }
+    return true;
+}
+
+void kv_keys(uint64_t prompt, uint32_t first, uint32_t n, uint8_t *keys)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t hash[2] = {(prompt + 1) * 0x9e3779b97f4a7c15u, first + i};
+
+        kvc_key(hash, sizeof(hash), keys + (size_t)i * KVC_KEY_BYTES);
+    }
+}
+
+void kv_ids(uint32_t first, uint32_t n, uint32_t *ids)
+{
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = first + i;
+}
