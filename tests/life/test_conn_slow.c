@@ -1,0 +1,210 @@
+// Clients that do not read what they are sent, or send more than their share: they hurt themselves.
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/lib/check_main.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/talk.h"
+#include "tests/lib/wait.h"
+
+static uint8_t payload[4096];
+
+// Sends PINGs with large payloads until the daemon takes no more of them; how many.
+static int flood(int sock, int most)
+{
+    Kvcache__Ping ping = KVCACHE__PING__INIT;
+    static uint8_t body[sizeof(payload) + 16];
+    struct wire_packet packet = {.type = WIRE_PING, .seq = 1, .body = body};
+
+    ping.payload = (ProtobufCBinaryData){sizeof(payload), payload};
+    packet.body_len = (uint32_t)kvcache__ping__pack(&ping, body);
+    for (int n = 0; n < most; n++)
+        if (!wait_until(wire_send(sock, &packet) == WIRE_OK, 200))
+            return n;
+    return most;
+}
+
+static Kvcache__ListRow *row_of_name(Kvcache__ListReply *reply, const char *name)
+{
+    for (size_t i = 0; i < reply->n_rows; i++)
+        if (strcmp(reply->rows[i]->values[5], name) == 0)
+            return reply->rows[i];
+    return NULL;
+}
+
+static long queued_bytes(int sock, const char *name)
+{
+    Kvcache__List list = KVCACHE__LIST__INIT;
+    Kvcache__ListReply *reply;
+    Kvcache__ListRow *row;
+    long n = -1;
+
+    list.what = "clients";
+    reply = talk_ask(sock, WIRE_LIST, &list.base, &kvcache__list_reply__descriptor);
+    ck_assert_str_eq(reply->columns[5], "name");
+    ck_assert_str_eq(reply->columns[9], "queued_bytes");
+    row = row_of_name(reply, name);
+    if (row != NULL)
+        n = strtol(row->values[9], NULL, 10);
+    talk_free(reply);
+    return n;
+}
+
+static int named(struct daemon *d, char *name)
+{
+    int sock = talk_connect(daemon_socket(d));
+    Kvcache__Hello hello = KVCACHE__HELLO__INIT;
+
+    hello.version = 1;
+    hello.role = KVCACHE__ROLE__ROLE_OPERATOR;
+    hello.name = name;
+    talk_free(talk_ask(sock, WIRE_HELLO, &hello.base, &kvcache__hello_reply__descriptor));
+    return sock;
+}
+
+// It is not read from any more when 256 KiB wait for it, and cut when nothing moves for 5 s.
+START_TEST(test_one_that_never_reads_is_cut)
+{
+    struct daemon *d = daemon_start(NULL);
+    int slow = named(d, "slow"), other = named(d, "other");
+    int before = daemon_fds(d);
+
+    daemon_log_expect(d, "connection cut");
+    ck_assert_int_lt(flood(slow, 2000), 2000);
+    wait_for(queued_bytes(other, "slow") >= (long)KVC_OUT_STOP_BYTES, 2000);
+    ck_assert_int_lt(queued_bytes(other, "slow"), (long)KVC_OUT_STOP_BYTES + 8192);
+    for (int i = 0; i < 50; i++)
+        talk_ping(other);
+    ck_assert_int_eq(daemon_log_count(d, "connection cut"), 0);
+    daemon_clock_advance(d, KVC_OUT_CUT_MS * 1000ull);
+    wait_for(daemon_log_count(d, "reason=not_reading") == 1, 2000);
+    wait_for(daemon_fds(d) == before - 2, 2000);
+    talk_ping(other);
+    close(slow);
+    close(other);
+    daemon_stop(d);
+}
+END_TEST
+
+// One that reads late gets everything.
+START_TEST(test_one_that_reads_late_is_served)
+{
+    struct daemon *d = daemon_start(NULL);
+    int slow = named(d, "slow");
+    int sent = flood(slow, 2000);
+    static uint8_t in[KVC_WIRE_PACKET_MAX];
+    int got = 0;
+
+    ck_assert_int_lt(sent, 2000);
+    ck_assert_int_gt(sent, 20);
+    while (got < sent) {
+        struct wire_packet packet;
+        const char *why = "";
+        enum wire_result result = WIRE_AGAIN;
+
+        ck_assert_msg(wait_until((result = wire_recv(slow, in, &packet, &why)) != WIRE_AGAIN, 2000),
+                      "%d replies to %d requests", got, sent);
+        ck_assert_int_eq(result, WIRE_OK);
+        ck_assert_uint_eq(packet.type, WIRE_PING | WIRE_REPLY);
+        got++;
+    }
+    talk_ping(slow);
+    close(slow);
+    daemon_stop(d);
+}
+END_TEST
+
+// The end of a client whose replies wait is seen, although it is not read from.
+START_TEST(test_one_that_goes_with_replies_unread)
+{
+    struct daemon *d = daemon_start(NULL);
+    int other = named(d, "other"), before = daemon_fds(d), slow = named(d, "slow");
+
+    flood(slow, 2000);
+    wait_for(queued_bytes(other, "slow") >= (long)KVC_OUT_STOP_BYTES, 2000);
+    close(slow);
+    wait_for(daemon_fds(d) == before, 2000);
+    close(other);
+    daemon_stop(d);
+}
+END_TEST
+
+// Descriptors are not sent to who does not take them: they count against all of this user's.
+START_TEST(test_descriptors_unread)
+{
+    struct daemon *d = daemon_start(NULL);
+    int slow = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
+    int other = named(d, "other"), before = daemon_fds(d);
+    static uint8_t digest[KVC_NAMESPACE_BYTES];
+    uint32_t slice = 4096;
+    Kvcache__Register m = KVCACHE__REGISTER__INIT;
+
+    m.namespace_digest = (ProtobufCBinaryData){sizeof(digest), digest};
+    m.block_tokens = 16;
+    m.n_slice_bytes = 1;
+    m.slice_bytes = &slice;
+    talk_free(talk_ask(slow, WIRE_REGISTER, &m.base, &kvcache__register_reply__descriptor));
+    for (int i = 0; i < 200; i++)
+        talk_send(slow, WIRE_MAP, NULL);
+    talk_ping(other);
+    wait_for(queued_bytes(other, "talk") >= (long)KVC_OUT_STOP_BYTES, 2000);
+    // What it does not take is not made for it either.
+    ck_assert_int_lt(daemon_fds(d) - before, 400);
+    daemon_log_expect(d, "connection cut");
+    daemon_clock_advance(d, KVC_OUT_CUT_MS * 1000ull);
+    wait_for(daemon_fds(d) == before - 2 - 1, 2000);
+    close(slow);
+    close(other);
+    daemon_stop(d);
+}
+END_TEST
+
+static uint64_t now_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+// A client that has hundreds of requests waiting delays others by its share of a wake only.
+START_TEST(test_flooder_does_not_starve)
+{
+    struct daemon *d = daemon_start(NULL);
+    int flooder = named(d, "flooder"), other = named(d, "other");
+    uint64_t worst = 0;
+
+    for (int i = 0; i < 20; i++) {
+        daemon_freeze(d);
+        for (int n = 0; n < 200; n++) {
+            struct wire_packet packet = {.type = WIRE_PING, .seq = 1};
+
+            if (wire_send(flooder, &packet) != WIRE_OK)
+                break;
+        }
+        daemon_thaw(d);
+        uint64_t start = now_us();
+        talk_ping(other);
+        uint64_t took = now_us() - start;
+        worst = took > worst ? took : worst;
+        for (;;) { // take the replies, so that it may send again
+            static uint8_t in[KVC_WIRE_PACKET_MAX];
+            struct wire_packet packet;
+            const char *why;
+
+            if (!wait_until(wire_recv(flooder, in, &packet, &why) == WIRE_OK, 20))
+                break;
+        }
+    }
+    ck_assert_uint_lt(worst, 200 * 1000);
+    close(flooder);
+    close(other);
+    daemon_stop(d);
+}
+END_TEST
+
+CHECK_MAIN("conn/slow", CHECK_LIFE_S, test_one_that_never_reads_is_cut,
+           test_one_that_reads_late_is_served, test_one_that_goes_with_replies_unread,
+           test_descriptors_unread, test_flooder_does_not_starve)

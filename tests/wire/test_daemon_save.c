@@ -1,0 +1,282 @@
+// SAVE, ABORT, SAVE_DONE and DRAINED as packets: who is answered, when, and once.
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/check_main.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/talkworker.h"
+#include "tests/lib/wait.h"
+
+#define SLOT  (256u << 10)
+#define SLOTS 8u // in one extent, the smallest tier
+
+static struct daemon *small_daemon(void)
+{
+    return daemon_start((const char *[]){"--gpu-bytes", "2M", "--host-bytes", "2M", NULL});
+}
+
+// Publishes n keys from `first`.
+static void publish(struct talkworker *w, uint32_t first, uint32_t n)
+{
+    Kvcache__SaveReply *reply = talkworker_save(w, first, n, true);
+    Kvcache__SaveDone *done;
+
+    talkworker_prove_save(w, reply);
+    done = talkworker_done(w);
+    ck_assert_uint_eq(done->save, reply->save);
+    ck_assert_uint_eq(done->status, KVC_OK);
+    ck_assert_uint_eq(done->published, n);
+    talk_free(done);
+    talk_free(reply);
+}
+
+static void count_states(const Kvcache__SaveReply *reply, uint32_t counts[4])
+{
+    memset(counts, 0, 4 * sizeof(counts[0]));
+    for (size_t i = 0; i < reply->entries[0]->states.len; i++)
+        counts[reply->entries[0]->states.data[i]]++;
+}
+
+START_TEST(test_saved_and_found)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talkworker w;
+    Kvcache__SaveReply *reply;
+    uint32_t states[4];
+
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    reply = talkworker_save(&w, 1, 5, false);
+    count_states(reply, states);
+    ck_assert_uint_eq(states[KVCACHE__KEY_STATE__KEY_ASSIGNED], 5);
+    ck_assert_uint_eq(reply->entries[0]->n_offsets, 5);
+    ck_assert_uint_eq(reply->entries[0]->n_generations, 5);
+    ck_assert_uint_eq(reply->entries[0]->tiers.len, 5);
+    ck_assert_uint_eq(reply->n_chunk_blocks, 1);
+    ck_assert_uint_eq(reply->chunk_blocks[0], 5);
+    ck_assert_uint_eq(talkworker_hits(&w, 1, 5), 0);
+    talkworker_prove_save(&w, reply);
+    // Nobody says anything: the daemon looks by itself.
+    wait_for(talkworker_hits(&w, 1, 5) == 5, 2000);
+    talk_free(reply);
+
+    reply = talkworker_save(&w, 1, 5, true);
+    ck_assert_uint_eq(reply->save, 0);
+    count_states(reply, states);
+    ck_assert_uint_eq(states[KVCACHE__KEY_STATE__KEY_HIT], 5);
+    talk_free(reply);
+    talkworker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+// A session that asked to be told is told in the moment of the proof, without a packet of its own.
+START_TEST(test_done_comes_unasked)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talkworker w;
+
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    publish(&w, 1, 3);
+    publish(&w, 10, 3);
+    ck_assert_uint_eq(talkworker_hits(&w, 1, 3), 3);
+    talkworker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+START_TEST(test_empty_saves)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talkworker w;
+    Kvcache__Save m = KVCACHE__SAVE__INIT;
+    Kvcache__SaveReply *reply;
+
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    reply = talk_ask(w.sock, WIRE_SAVE, &m.base, &kvcache__save_reply__descriptor);
+    ck_assert_uint_eq(reply->save, 0);
+    ck_assert_uint_eq(reply->n_entries, 0);
+    talk_free(reply);
+    reply = talkworker_save(&w, 0, 0, true);
+    ck_assert_uint_eq(reply->save, 0);
+    ck_assert_uint_eq(reply->n_entries, 1);
+    talk_free(reply);
+    ck_assert_uint_eq(talkworker_hits(&w, 0, 0), 0);
+    talkworker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+// Room that is being made does not come in time: the save is answered after a millisecond all the
+// same, with what there was.
+START_TEST(test_waits_for_room_and_gives_up)
+{
+    struct daemon *d = small_daemon();
+    struct talkworker w;
+    Kvcache__SaveReply *reply;
+    uint32_t states[4];
+
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
+    publish(&w, 1, SLOTS);
+    reply = talkworker_save(&w, 100, 2, true);
+    count_states(reply, states);
+    ck_assert_uint_eq(states[KVCACHE__KEY_STATE__KEY_SKIPPED], 2);
+    ck_assert_uint_eq(reply->save, 0);
+    talk_free(reply);
+    daemon_fault_off(d, "mover.late");
+    // A later one finds the room that was made meanwhile.
+    wait_for(({
+                 reply = talkworker_save(&w, 100, 2, false);
+                 count_states(reply, states);
+                 talkworker_prove_save(&w, reply);
+                 talk_free(reply);
+                 states[KVCACHE__KEY_STATE__KEY_SKIPPED] == 0;
+             }),
+             5000);
+    talkworker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+static Kvcache__AbortReply *reply_of_abort(struct talkworker *w, uint32_t seq)
+{
+    return talk_reply(w->sock, seq, WIRE_ABORT, &kvcache__abort_reply__descriptor, NULL, NULL);
+}
+
+// By the number of its request, while it waits for room.
+START_TEST(test_abort_of_a_waiting_save)
+{
+    struct daemon *d = small_daemon();
+    struct talkworker w;
+    Kvcache__Abort m = KVCACHE__ABORT__INIT;
+    Kvcache__SaveReply *saved;
+    Kvcache__AbortReply *aborted;
+    uint32_t seq, abort_seq;
+
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
+    publish(&w, 1, SLOTS);
+    // Both packets are there when the daemon wakes, so that it has no time to give up in between.
+    daemon_freeze(d);
+    seq = talkworker_send_save(&w, 100, 2, true);
+    m.request = seq;
+    m.never_all = true;
+    abort_seq = talk_send(w.sock, WIRE_ABORT, &m.base);
+    daemon_thaw(d);
+    saved = talkworker_save_reply(&w, seq);
+    ck_assert_uint_eq(saved->save, 0);
+    aborted = reply_of_abort(&w, abort_seq);
+    ck_assert_uint_eq(aborted->status, KVC_E_CANCELLED);
+    ck_assert_uint_eq(aborted->published, 0);
+    talk_free(saved);
+    talk_free(aborted);
+    talk_ping(w.sock);
+    daemon_fault_off(d, "mover.late");
+    talkworker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+// By the number of its request, after its reply was sent.
+START_TEST(test_abort_by_request)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talkworker w;
+    Kvcache__Abort m = KVCACHE__ABORT__INIT;
+    Kvcache__SaveReply *saved;
+    Kvcache__AbortReply *aborted;
+    Kvcache__StatsReply *stats;
+
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    m.request = talkworker_send_save(&w, 1, 3, true);
+    m.never_all = true;
+    saved = talkworker_save_reply(&w, m.request);
+    ck_assert_uint_ne(saved->save, 0);
+    aborted = talk_ask(w.sock, WIRE_ABORT, &m.base, &kvcache__abort_reply__descriptor);
+    ck_assert_uint_eq(aborted->status, KVC_E_CANCELLED);
+    ck_assert_uint_eq(aborted->dropped, 3);
+    talk_free(aborted);
+    talk_free(saved);
+    stats = talkworker_stats(&w);
+    ck_assert_uint_eq(stats->filling_slots + stats->quarantined_slots, 0);
+    talk_free(stats);
+    talk_expect_error(w.sock, talk_send(w.sock, WIRE_ABORT, &m.base), KVC_E_UNKNOWN, "request");
+    talkworker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+// The reply to an ABORT waits for the words that are owed; it is the only one to tell of the end.
+START_TEST(test_abort_waits_for_the_words)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talkworker w;
+    Kvcache__Abort m = KVCACHE__ABORT__INIT;
+    Kvcache__SaveReply *saved;
+    Kvcache__AbortReply *aborted;
+    Kvcache__StatsReply *stats;
+    uint32_t seq;
+
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    m.request = talkworker_send_save(&w, 1, 3, true);
+    saved = talkworker_save_reply(&w, m.request);
+    if (_i == 1) {
+        m.save = saved->save;
+        m.request = 0;
+    }
+    seq = talk_send(w.sock, WIRE_ABORT, &m.base);
+    stats = talkworker_stats(&w); // answered first
+    ck_assert_uint_eq(stats->quarantined_slots, 3);
+    talk_free(stats);
+    talkworker_prove_save(&w, saved);
+    aborted = reply_of_abort(&w, seq);
+    ck_assert_uint_eq(aborted->status, KVC_E_CANCELLED);
+    ck_assert_uint_eq(aborted->published, 0);
+    ck_assert_uint_eq(aborted->dropped, 3);
+    talk_free(aborted);
+    talk_free(saved);
+    ck_assert_uint_eq(talkworker_hits(&w, 1, 3), 0);
+    // A SAVE_DONE would come before this one.
+    publish(&w, 50, 1);
+    talkworker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+// A worker that lost its socket comes back and declares the old session drained.
+START_TEST(test_drained_for_an_ended_session)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talkworker old, w;
+    Kvcache__Drained m = KVCACHE__DRAINED__INIT;
+    Kvcache__StatsReply *stats;
+
+    talkworker_open(&old, daemon_socket(d), SLOT);
+    talk_free(talkworker_save(&old, 1, 4, false));
+    talkworker_close(&old);
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    wait_for(({
+                 stats = talkworker_stats(&w);
+                 uint64_t n = stats->quarantined_slots;
+                 talk_free(stats);
+                 n == 4;
+             }),
+             2000);
+    m.session = old.session;
+    m.secret = (ProtobufCBinaryData){KVC_SECRET_BYTES, w.secret};
+    talk_expect_error(w.sock, talk_send(w.sock, WIRE_DRAINED, &m.base), KVC_E_DENIED, "secret");
+    m.secret.data = old.secret;
+    talk_free(talk_ask(w.sock, WIRE_DRAINED, &m.base, &kvcache__empty__descriptor));
+    stats = talkworker_stats(&w);
+    ck_assert_uint_eq(stats->quarantined_slots, 0);
+    talk_free(stats);
+    talkworker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("daemon/save", CHECK_LIFE_S, {test_saved_and_found, 0, 0},
+                 {test_done_comes_unasked, 0, 0}, {test_empty_saves, 0, 0},
+                 {test_waits_for_room_and_gives_up, 0, 0}, {test_abort_of_a_waiting_save, 0, 0},
+                 {test_abort_by_request, 0, 0}, {test_abort_waits_for_the_words, 0, 1},
+                 {test_drained_for_an_ended_session, 0, 0})
