@@ -149,6 +149,13 @@ void talk_ping(int sock)
     talk_free(reply);
 }
 
+int talk_settled_fds(int sock, const struct daemon *d)
+{
+    for (int turn = 0; turn < 8; turn++)
+        talk_ping(sock);
+    return daemon_fds(d);
+}
+
 bool talk_ended(int sock)
 {
     struct pollfd readable = {.fd = sock, .events = POLLIN};

@@ -9,6 +9,7 @@
 #include "proto/kvcache.pb-c.h"
 #include "proto/status.h"
 #include "proto/wire.h"
+#include "tests/lib/daemon.h"
 
 #define TALK_MS 2000 // for a reply, before the multiplier
 
@@ -38,6 +39,10 @@ void talk_expect_error(int sock, uint32_t seq, kvc_status status, const char *fi
 
 // A PING comes back.
 void talk_ping(int sock);
+
+// The daemon's open descriptors once connections that ended before this call are closed; asks through
+// sock, since closing takes the daemon some turns of its loop.
+int talk_settled_fds(int sock, const struct daemon *d);
 
 // The other side ends the connection within a second (times the multiplier), whatever it sends
 // before.

@@ -15,14 +15,14 @@ START_TEST(test_flat_after_many_connects)
 {
     const int rounds = check_long() ? 10000 : 1000;
     struct daemon *d = daemon_start(NULL);
-    int before;
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_OPERATOR, NULL);
+    int before = talk_settled_fds(sock, d);
 
-    close(talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL));
-    before = daemon_fds(d) - 2; // some connections may be over on our side only
     for (int i = 0; i < rounds; i++)
         close(i % 2 == 0 ? talk_connect(daemon_socket(d))
                          : talk_hello(daemon_socket(d), (Kvcache__Role)(1 + i % 4), NULL));
-    wait_for(daemon_fds(d) <= before + 2, 5000);
+    wait_for(talk_settled_fds(sock, d) == before, 5000);
+    close(sock);
     daemon_stop(d);
 }
 END_TEST

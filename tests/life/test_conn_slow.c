@@ -69,7 +69,7 @@ START_TEST(test_one_that_never_reads_is_cut)
 {
     struct daemon *d = daemon_start(NULL);
     int slow = named(d, "slow"), other = named(d, "other");
-    int before = daemon_fds(d);
+    int before = talk_settled_fds(other, d);
 
     daemon_log_expect(d, "connection cut");
     ck_assert_int_lt(flood(slow, 2000), 2000);
@@ -120,7 +120,7 @@ END_TEST
 START_TEST(test_one_that_goes_with_replies_unread)
 {
     struct daemon *d = daemon_start(NULL);
-    int other = named(d, "other"), before = daemon_fds(d), slow = named(d, "slow");
+    int other = named(d, "other"), before = talk_settled_fds(other, d), slow = named(d, "slow");
 
     flood(slow, 2000);
     wait_for(queued_bytes(other, "slow") >= (long)KVC_OUT_STOP_BYTES, 2000);
@@ -136,7 +136,7 @@ START_TEST(test_descriptors_unread)
 {
     struct daemon *d = daemon_start(NULL);
     int slow = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
-    int other = named(d, "other"), before = daemon_fds(d);
+    int other = named(d, "other"), before = talk_settled_fds(other, d);
     static uint8_t digest[KVC_NAMESPACE_BYTES];
     uint32_t slice = 4096;
     Kvcache__Register m = KVCACHE__REGISTER__INIT;

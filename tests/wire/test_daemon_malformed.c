@@ -26,8 +26,7 @@ static struct scene begin(void)
 
     daemon_log_allow(s.daemon, "malformed packet");
     s.neighbour = talk_hello(daemon_socket(s.daemon), KVCACHE__ROLE__ROLE_WORKER, NULL);
-    talk_ping(s.neighbour);
-    s.fds = daemon_fds(s.daemon);
+    s.fds = talk_settled_fds(s.neighbour, s.daemon);
     return s;
 }
 

@@ -6,6 +6,7 @@
 
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/raw.h"
 #include "tests/lib/talk.h"
 
 static struct daemon *d;
@@ -314,10 +315,20 @@ START_TEST(test_unsupported)
         0x3eff,
         0x3fff,
     };
+    static struct raw raw;
+    int fds;
 
     begin(KVCACHE__ROLE__ROLE_WORKER);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
         refused(types[i], NULL, KVC_E_UNSUPPORTED, "");
+    // Descriptors that come with them are closed.
+    fds = talk_settled_fds(sock, d);
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        raw_make(&raw, types[i], 1000 + (uint32_t)i, 0, 3);
+        ck_assert(raw_send(sock, &raw));
+        talk_expect_error(sock, 1000 + (uint32_t)i, KVC_E_UNSUPPORTED, "");
+    }
+    ck_assert_int_eq(talk_settled_fds(sock, d), fds);
     end();
 }
 END_TEST
