@@ -151,7 +151,8 @@ void talk_ping(int sock)
 
 int talk_settled_fds(int sock, const struct daemon *d)
 {
-    for (int turn = 0; turn < 8; turn++)
+    // One turn may answer as many as sixteen.
+    for (int i = 0; i < 80; i++)
         talk_ping(sock);
     return daemon_fds(d);
 }

@@ -40,8 +40,8 @@ void talk_expect_error(int sock, uint32_t seq, kvc_status status, const char *fi
 // A PING comes back.
 void talk_ping(int sock);
 
-// The daemon's open descriptors once connections that ended before this call are closed; asks through
-// sock, since closing takes the daemon some turns of its loop.
+// The daemon's open descriptors once connections that ended before this call are closed; asks
+// through sock, since closing takes the daemon some turns of its loop.
 int talk_settled_fds(int sock, const struct daemon *d);
 
 // The other side ends the connection within a second (times the multiplier), whatever it sends
