@@ -63,7 +63,7 @@ static void describe_slot(const struct save *save, const struct admission_entry 
 {
     memcpy(record->key, key, KVC_KEY_BYTES);
     record->checksum = 0;
-    record->last_use = clock_now_us();
+    record->last_use = save->owner->store->last_use;
     record->session = save->owner->id;
     record->part = (uint16_t)entry->part;
     record->epoch = entry->epoch;
@@ -191,7 +191,9 @@ kvc_status store_save_open(struct store *store, struct owner *owner, const struc
     store->stats.saves++;
     *short_of = admit(store, save);
     *ret = save;
-    store_settle(store);
+    /* Copies that are not needed at once wait for store_tick: the answer goes first. */
+    if (*short_of > 0)
+        store_settle(store);
     return KVC_OK;
 }
 
@@ -373,5 +375,4 @@ void store_save_seal(struct store *store, struct save *save, struct store_save_r
         save->queued = clock_now_us() + store->config.save_proof_ms * CLOCK_MS_US;
         list_push_back(&store->saves, &save->queue);
     }
-    store_settle(store);
 }

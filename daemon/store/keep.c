@@ -46,12 +46,13 @@ static void settle(struct store *store, uint32_t id, bool used)
     }
 }
 
-/* No two touches get the same time, so that orders can be rebuilt from it. */
+/*
+ * No two touches get the same time, so that orders can be rebuilt from it: it counts up from the
+ * clock of the latest store_settle.
+ */
 static void stamp(struct store *store, const struct block *block)
 {
-    uint64_t now = clock_now_us();
-
-    store->last_use = now > store->last_use ? now : store->last_use + 1;
+    store->last_use++;
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         if (block->slot[tier] != SLOT_NONE)
             store_record(store, tier, block->slot[tier])->last_use = store->last_use;

@@ -118,9 +118,8 @@ static enum tier_kind tier_of(const struct block *block)
 }
 
 /* Hit twice within the window while only in the host tier: it comes up when nothing keeps it. */
-static void note_hit(struct store *store, struct block *block)
+static void note_hit(struct store *store, struct block *block, uint32_t now)
 {
-    uint32_t now = (uint32_t)(clock_now_us() / CLOCK_MS_US) | 1;
     struct table_slot *record;
 
     if (tier_of(block) != TIER_HOST)
@@ -135,13 +134,15 @@ static void note_hit(struct store *store, struct block *block)
 static void count_hits(struct store *store, const struct store_lookup *req,
                        const struct found *found, bool again, struct store_lookup_result *result)
 {
+    uint32_t now = (uint32_t)(clock_now_us() / CLOCK_MS_US) | 1;
+
     for (uint32_t i = 0; i < found->count; i++)
         result->in_tier[tier_of(blocks_get(store->blocks, found->blocks[0][i]))]++;
     if (again)
         return;
     for (uint32_t i = 0; i < found->count; i++)
         for (uint32_t p = 0; p < req->n_parts; p++)
-            note_hit(store, blocks_get(store->blocks, found->blocks[p][i]));
+            note_hit(store, blocks_get(store->blocks, found->blocks[p][i]), now);
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         store->stats.hits[tier] += result->in_tier[tier];
     store->stats.misses += req->parts[0].n_keys - found->count;

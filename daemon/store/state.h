@@ -62,7 +62,7 @@ struct store {
     uint32_t moves_failed;  /* in a row */
     uint32_t waiting_saves; /* that are short of room */
     bool room;              /* events.room is due */
-    uint64_t last_use;
+    uint64_t last_use;         /* the latest that a record got; about clock_us */
     uint64_t hash_seed;
     uint64_t in_state[SLOT_STATES]; /* slots of both tiers, FREE ones not counted */
     uint64_t open_loads;

@@ -43,8 +43,11 @@ kvc_status store_refuse_at(struct refusal *why, kvc_status status, const char *l
 
 void store_settle(struct store *store)
 {
+    uint64_t now = clock_now_us();
     struct tier_class *cls;
 
+    if (now > store->last_use)
+        store->last_use = now;
     while ((cls = list_first(&store->unbalanced, struct tier_class, balance))) {
         room_balance(cls);
         /* What it did itself calls for no second look. */
@@ -180,7 +183,7 @@ uint64_t store_next_wake(const struct store *store)
     const uint64_t due[] = {proof_next_wake(store), save_next_wake(store), lease_next_wake(store),
                             store->moves_paused ? store->moves_paused : UINT64_MAX};
 
-    if (event_is_due(store))
+    if (event_is_due(store) || !list_empty(&store->unbalanced))
         return 0;
     for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++)
         wake = due[i] < wake ? due[i] : wake;
