@@ -33,20 +33,23 @@ DAEMON_PKGS := libuv libprotobuf-c libxxhash inih
 CLIENT_PKGS := libprotobuf-c libxxhash
 CTL_PKGS    := $(CLIENT_PKGS) jansson
 TEST_PKGS   := $(DAEMON_PKGS) jansson check
+PKG_CFLAGS  := $(call pkg_cflags,$(TEST_PKGS))
 
 WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes \
             -Wimplicit-fallthrough
-CPPFLAGS += -D_GNU_SOURCE -DKVC_IN_TREE=1 -I. -isystem build/gen -DKVC_BUILD_VERSION='"$(VERSION)"'
 # Everything is position independent with hidden symbols: one object serves the daemon, the static
 # and the shared library, and what the library exports is what is marked for it.
-CFLAGS   += -std=gnu11 -g -fPIC -fvisibility=hidden -pthread
-LDFLAGS  += -pthread -Wl,--as-needed -Wl,-z,relro,-z,now
+COMPILE_FLAGS = -D_GNU_SOURCE -DKVC_IN_TREE=1 -DKVC_BUILD_VERSION='"$(VERSION)"' \
+                -I. -isystem build/gen $(PKG_CFLAGS) $(CPPFLAGS) \
+                -std=gnu11 -g -fPIC -fvisibility=hidden -pthread -MMD -MP
+LINK_FLAGS    = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 
+# The user's CPPFLAGS, CFLAGS and LDFLAGS come last.
 RELEASE       := build
-RELEASE_FLAGS := -O2
+RELEASE_FLAGS := -O2 $(CFLAGS)
 DEBUG         := build/debug$(if $(SAN),-$(SAN))
 DEBUG_FLAGS   := -O1 -fno-omit-frame-pointer -DKVC_DEBUG=1 \
-                 $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
+                 $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) $(CFLAGS)
 
 # V=1 shows the commands.
 V ?=
@@ -58,29 +61,24 @@ sources      = $(sort $(wildcard $(1)/*.c))
 room_sources = $(filter-out $(1)/main.c,$(call sources,$(1)))
 with_sources = $(strip $(foreach r,$(1),$(if $(call room_sources,$(r)),$(r))))
 
-SHARED_ROOMS := $(call with_sources,proto kernels)
-DAEMON_ROOMS := $(call with_sources,daemon $(patsubst %/,%,$(sort $(wildcard daemon/*/))))
-CLIENT_ROOMS := $(call with_sources,client)
-CTL_ROOMS    := $(call with_sources,client/ctl)
-TEST_ROOMS   := $(call with_sources,tests/lib)
+SHARED_ROOMS  := proto kernels
+DAEMON_ROOMS  := $(call with_sources,daemon $(patsubst %/,%,$(sort $(wildcard daemon/*/))))
+CLIENT_ROOMS  := client
+CTL_ROOMS     := client/ctl
 PRODUCT_ROOMS := $(SHARED_ROOMS) $(DAEMON_ROOMS) $(CLIENT_ROOMS) $(CTL_ROOMS)
-ALL_ROOMS    := $(PRODUCT_ROOMS) $(TEST_ROOMS)
+ALL_ROOMS     := $(PRODUCT_ROOMS) tests/lib
 
 TEST_KINDS   := unit wire life fault
 TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)))
 TESTS        := $(TEST_SOURCES:%.c=$(DEBUG)/%)
 BENCHES      := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/bench/*_bench.c)))
-
 GPU_TESTS    := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/test_*.c)))
 GPU_BENCHES  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/bench_*.c)))
 
-GENERATED    := $(if $(wildcard proto/kvcache.proto),build/gen/proto/kvcache.pb-c.c)
-GEN_HEADERS  := $(GENERATED:.c=.h)
+GENERATED   := build/gen/proto/kvcache.pb-c.c
+GEN_HEADERS := $(GENERATED:.c=.h)
 
-DAEMON_PROGRAM := $(if $(wildcard daemon/main.c),kvcached)
-CTL_PROGRAM    := $(if $(wildcard client/ctl/main.c),kvcachectl)
-LIBRARIES      := $(if $(and $(CLIENT_ROOMS),$(wildcard client/libkvcache.map)),libkvcache.so.0 libkvcache.so libkvcache.a)
-PRODUCTS       := $(DAEMON_PROGRAM) $(CTL_PROGRAM) $(LIBRARIES)
+PRODUCTS := kvcached kvcachectl libkvcache.so.0 libkvcache.so libkvcache.a
 
 # The public headers as they are installed: <kvcache.h>, and what it includes.
 HEADERS := $(addprefix build/include/,kvcache.h kvcache/limits.h kvcache/status.h)
@@ -88,7 +86,7 @@ HEADERS := $(addprefix build/include/,kvcache.h kvcache/limits.h kvcache/status.
 # $(1) is the folder of a build variant.
 objects = $(patsubst %.c,$(1)/obj/%.o,$(2))
 archive = $(1)/rooms/$(subst /,_,$(2)).a
-gen_obj = $(if $(GENERATED),$(1)/obj/gen/kvcache.pb-c.o)
+gen_obj = $(1)/obj/gen/kvcache.pb-c.o
 rooms   = $(foreach r,$(2),$(call archive,$(1),$(r))) $(call gen_obj,$(1))
 library = $(foreach r,$(CLIENT_ROOMS) $(SHARED_ROOMS),$(call objects,$(1),$(call room_sources,$(r)))) \
           $(call gen_obj,$(1))
@@ -98,12 +96,12 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # ---------------------------------------------------------------- targets
 
-.PHONY: all debug check check-long check-now check-layers check-gpu demo bench bench-gpu bench-pack tests install clean help setup
+.PHONY: all debug tests check check-now check-long check-layers check-gpu demo
+.PHONY: bench bench-pack bench-gpu setup help clean install
 
-# The archives are named too, so that a room is compiled even while nothing links it.
-all: $(call rooms,$(RELEASE),$(PRODUCT_ROOMS)) $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
+all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
 
-debug: $(call rooms,$(DEBUG),$(ALL_ROOMS)) $(addprefix $(DEBUG)/,$(PRODUCTS)) ## the same with assertions, fault switches and a movable clock
+debug: $(addprefix $(DEBUG)/,$(PRODUCTS)) ## the same with assertions, fault switches and a movable clock
 
 tests: debug $(TESTS) ## build the test programs
 
@@ -169,11 +167,9 @@ install: all ## install under $(DESTDIR)$(PREFIX)
 
 # ---------------------------------------------------------------- generated code
 
-ifneq ($(GENERATED),)
 $(GENERATED) $(GEN_HEADERS) &: proto/kvcache.proto
 	@mkdir -p build/gen
 	$(call quiet,PROTOC)$(PROTOC_C) --c_out=build/gen $<
-endif
 
 build/include/kvcache.h: client/kvcache.h
 	@install -D -m 644 $< $@
@@ -194,7 +190,7 @@ $(FATBIN): kernels/pack_cuda.cu kernels/pack_cuda_args.h kernels/checksum.h prot
 	    $(foreach m,$(GPU_MACHINES),-gencode arch=compute_$(m),code=sm_$(m)) \
 	    -gencode arch=compute_80,code=compute_80
 
-%/obj/kernels/pack_cuda.o: CFLAGS += -DKVC_CUDA=1 -Wa,-Ibuild/gen
+%/obj/kernels/pack_cuda.o: COMPILE_FLAGS += -DKVC_CUDA=1 -Wa,-Ibuild/gen
 $(foreach v,$(RELEASE) $(DEBUG),$(v)/obj/kernels/pack_cuda.o): $(FATBIN)
 endif
 
@@ -208,26 +204,32 @@ $(call archive,$(1),$(2)): $(call objects,$(1),$(call room_sources,$(2))) $(2)
 	$$(call quiet,AR)$(AR) rcs $$@ $$(filter %.o,$$^)
 endef
 
-# $(1) folder, $(2) flags. Archives form one group for the linker: it takes from them only the
+# $(1) flags, $(2) packages. Archives form one group for the linker: it takes from them only the
 # objects that are used, in any order.
+link = $(call quiet,LINK)mkdir -p $(@D) && $(CC) $(1) $(LINK_FLAGS) -o $@ \
+    -Wl,--start-group $^ -Wl,--end-group $(call pkg_libs,$(2)) -lm -ldl
+
+# $(1) folder, $(2) flags
 define variant_rules
 $(1)/obj/%.o: %.c Makefile | $(GEN_HEADERS)
 	@mkdir -p $$(@D)
-	$$(call quiet,CC)$(CCACHE) $(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) $(WARNINGS) -MMD -MP -c -o $$@ $$<
+	$$(call quiet,CC)$(CCACHE) $(CC) $$(COMPILE_FLAGS) $(WARNINGS) $(2) -c -o $$@ $$<
 
 $(1)/obj/gen/%.o: build/gen/proto/%.c Makefile
 	@mkdir -p $$(@D)
-	$$(call quiet,CC)$(CCACHE) $(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) -w -MMD -MP -c -o $$@ $$<
+	$$(call quiet,CC)$(CCACHE) $(CC) $$(COMPILE_FLAGS) -w $(2) -c -o $$@ $$<
 
 $(1)/kvcached: $(1)/obj/daemon/main.o $(call rooms,$(1),$(DAEMON_ROOMS) $(SHARED_ROOMS))
-	$$(call quiet,LINK)$(CC) $(2) $$(LDFLAGS) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(call pkg_libs,$(DAEMON_PKGS)) -lm -ldl
+	$$(call link,$(2),$(DAEMON_PKGS))
 
-$(1)/kvcachectl: $(1)/obj/client/ctl/main.o $(call rooms,$(1),$(CTL_ROOMS) $(CLIENT_ROOMS) $(SHARED_ROOMS))
-	$$(call quiet,LINK)$(CC) $(2) $$(LDFLAGS) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(call pkg_libs,$(CTL_PKGS)) -lm -ldl
+$(1)/kvcachectl: $(1)/obj/client/ctl/main.o \
+                 $(call rooms,$(1),$(CTL_ROOMS) $(CLIENT_ROOMS) $(SHARED_ROOMS))
+	$$(call link,$(2),$(CTL_PKGS))
 
 $(1)/libkvcache.so.0: $(call library,$(1)) client/libkvcache.map
-	$$(call quiet,LINK)$(CC) -shared $(2) $$(LDFLAGS) $(if $(SAN),,-Wl,-z,defs) -Wl,-soname,libkvcache.so.0 \
-	    -Wl,--version-script=client/libkvcache.map -o $$@ $$(filter %.o,$$^) $$(call pkg_libs,$(CLIENT_PKGS)) -ldl
+	$$(call quiet,LINK)$(CC) -shared $(2) $$(LINK_FLAGS) $(if $(SAN),,-Wl,-z,defs) \
+	    -Wl,-soname,libkvcache.so.0 -Wl,--version-script=client/libkvcache.map \
+	    -o $$@ $$(filter %.o,$$^) $$(call pkg_libs,$(CLIENT_PKGS)) -ldl
 
 $(1)/libkvcache.so: $(1)/libkvcache.so.0
 	@ln -sf libkvcache.so.0 $$@
@@ -241,30 +243,22 @@ $(1)/libkvcache.a: $(call library,$(1))
 	@$(AR) rcs $$@ $(1)/obj/libkvcache.o
 endef
 
-$(foreach r,$(ALL_ROOMS),$(eval $(call room_rules,$(RELEASE),$(r)))$(eval $(call room_rules,$(DEBUG),$(r))))
+$(foreach r,$(ALL_ROOMS),$(eval $(call room_rules,$(RELEASE),$(r))))
+$(foreach r,$(ALL_ROOMS),$(eval $(call room_rules,$(DEBUG),$(r))))
 $(eval $(call variant_rules,$(RELEASE),$(RELEASE_FLAGS)))
 $(eval $(call variant_rules,$(DEBUG),$(DEBUG_FLAGS)))
 
 # ---------------------------------------------------------------- tests
 
 $(TESTS): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
-	@mkdir -p $(@D)
-	$(call quiet,LINK)$(CC) $(DEBUG_FLAGS) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group \
-	    $(call pkg_libs,$(TEST_PKGS)) -lm -ldl
+	$(call link,$(DEBUG_FLAGS),$(TEST_PKGS))
 
 $(BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(call rooms,$(RELEASE),$(PRODUCT_ROOMS))
-	@mkdir -p $(@D)
-	$(call quiet,LINK)$(CC) $(RELEASE_FLAGS) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group \
-	    $(call pkg_libs,$(TEST_PKGS)) -lm -ldl
-
-$(RELEASE)/tests/bench/%: $(RELEASE)/obj/tests/bench/%.o $(call rooms,$(RELEASE),$(SHARED_ROOMS))
-	@mkdir -p $(@D)
-	$(call quiet,LINK)$(CC) $(LDFLAGS) -o $@ -Wl,--start-group $(filter-out %.pb-c.o,$^) -Wl,--end-group -lxxhash
+	$(call link,$(RELEASE_FLAGS),$(TEST_PKGS))
 
 # These need the kernels only, so that a machine with a GPU and little else can build them.
 $(GPU_TESTS) $(GPU_BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(RELEASE)/obj/tests/gpu/driver.o \
                              $(call archive,$(RELEASE),kernels)
-	@mkdir -p $(@D)
-	$(call quiet,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lxxhash -ldl
+	$(call link,$(RELEASE_FLAGS),libxxhash)
 
 -include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)
