@@ -62,7 +62,7 @@ kvc_status store_abort(struct store *store, struct owner *owner, uint64_t id, ui
     if (save->phase == SAVE_COPYING)
         save_fail(store, save, KVC_E_CANCELLED);
     else if (save->phase == SAVE_OVER && save->status == KVC_OK)
-        goto answer_later;
+        promised = true;
     waive_never(store, save, never, n_never, never_all);
     if (save->phase == SAVE_OVER && !promised) {
         save_outcome(save, outcome);

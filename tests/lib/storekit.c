@@ -296,9 +296,9 @@ int kit_abort(struct kit *kit, struct kit_save *save, bool never_all)
 
     ck_assert_int_eq(status, KVC_OK);
     kit_check(kit);
+    ck_assert_uint_eq(outcome.save, save->result.save);
     if (pending)
         return -1;
-    ck_assert_uint_eq(outcome.save, save->result.save);
     ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
     ck_assert_uint_eq(outcome.published + outcome.dropped, save->n_assigned);
     return (int)outcome.published;
