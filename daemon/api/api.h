@@ -1,6 +1,6 @@
 /*
  * Requests: from decoded packets to the store and back. One file per family (session, layout,
- * lookup, save, load, admin), and the sessions that they belong to. This header is the door, for
+ * lookup, save, load, inspect), and the sessions that they belong to. This header is the door, for
  * server.c: it makes an api, gives it the store and a socket to listen on, and stops it.
  *
  * May include everything but server, config and main. All of it runs on the loop's thread.

@@ -38,9 +38,9 @@ static const struct route routes[] = {
     {WIRE_ADOPT, W | R | S, BEGINS, lookup_adopt},
     {WIRE_DRAINED, W | R, 0, save_drained},
     {WIRE_NUDGE, W | R, NO_REPLY, load_nudge},
-    {WIRE_STATS, ALL, 0, admin_stats},
-    {WIRE_LIST, ALL, 0, admin_list},
-    {WIRE_PING, ALL, 0, admin_ping},
+    {WIRE_STATS, ALL, 0, inspect_stats},
+    {WIRE_LIST, ALL, 0, inspect_list},
+    {WIRE_PING, ALL, 0, inspect_ping},
     {WIRE_REPORT, W | R, NO_REPLY, load_report},
 #ifdef KVC_DEBUG
     {WIRE_DEBUG, ALL, 0, debug_debug},

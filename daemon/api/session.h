@@ -81,7 +81,7 @@ handler layout_register, layout_unregister, layout_map;
 handler lookup_lookup, lookup_extend, lookup_release, lookup_adopt;
 handler save_save, save_abort, save_drained;
 handler load_load, load_report, load_nudge;
-handler admin_ping, admin_stats, admin_list;
+handler inspect_ping, inspect_stats, inspect_list;
 handler debug_debug;
 
 /* Keys on the wire: bytes to a count. Refuses what is no multiple of a key, naming the field. */

@@ -14,7 +14,7 @@
 #define ROWS_MAX    64u
 #define VALUE_BYTES (KVC_NAME_MAX + 1u)
 
-kvc_status admin_ping(struct session *s, const struct request *request, struct refusal *why)
+kvc_status inspect_ping(struct session *s, const struct request *request, struct refusal *why)
 {
     struct msg_ping_reply reply = {
         .payload = request->ping.payload,
@@ -62,7 +62,7 @@ static struct msg_stats_tier tier_figures(const struct store_stats *stats, enum 
     };
 }
 
-kvc_status admin_stats(struct session *s, const struct request *request, struct refusal *why)
+kvc_status inspect_stats(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct api *api = s->api;
     struct store_stats stats;
@@ -171,7 +171,7 @@ static const struct session *next_client(const struct session *asks, uint64_t af
     return best;
 }
 
-kvc_status admin_list(struct session *s, const struct request *request, struct refusal *why)
+kvc_status inspect_list(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct msg_list *list = &request->list;
     uint32_t limit = list->limit == 0 || list->limit > ROWS_MAX ? ROWS_MAX : list->limit;
