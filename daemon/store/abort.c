@@ -70,7 +70,6 @@ kvc_status store_abort(struct store *store, struct owner *owner, uint64_t id, ui
         *pending = false;
         goto settle;
     }
-answer_later:
     save_outcome(save, outcome);
     *pending = true;
 settle:
