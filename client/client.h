@@ -60,10 +60,8 @@ struct old_session {
 /* MAP requests, one after the other, until the daemon has no more extents. */
 struct pull {
     bool active;
-    bool again;      /* more was granted meanwhile */
-    bool from_start; /* this round began with cursor 0 */
+    bool again; /* more was granted meanwhile */
     uint32_t cursor;
-    uint32_t granted;  /* extents there should be */
     kvc_status status; /* of the last one that ended */
 };
 

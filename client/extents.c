@@ -24,27 +24,12 @@ static void post_map(kvc_client *client, const uint32_t *mapped, uint32_t n)
         pull_end(&client->pull, status);
 }
 
+/* From the first extent on: what was granted since may lie anywhere between those that are mapped.
+ */
 static void pull_start(kvc_client *client)
 {
-    client->pull.active = true;
-    client->pull.again = false;
-    client->pull.from_start = client->pull.cursor == 0;
-    client->pull.status = KVC_OK;
+    client->pull = (struct pull){.active = true};
     post_map(client, NULL, 0);
-}
-
-/* The daemon has no more behind the cursor. What was granted in front of it needs another round. */
-static void pull_round_end(kvc_client *client)
-{
-    struct pull *pull = &client->pull;
-    const bool missing = client->map.n_mapped < pull->granted && !pull->from_start;
-
-    pull_end(pull, KVC_OK);
-    if (!missing && !pull->again)
-        return;
-    if (missing)
-        pull->cursor = 0;
-    pull_start(client);
 }
 
 /* Maps what came; mapped is what is acknowledged: what this process has no room for is left out. */
@@ -94,8 +79,10 @@ void extents_take_reply(kvc_client *client, struct wire_packet *packet)
     client->pull.cursor = reply.cursor;
     if (reply.n_extents > 0)
         post_map(client, mapped, n_mapped);
+    else if (client->pull.again)
+        pull_start(client);
     else
-        pull_round_end(client);
+        pull_end(&client->pull, KVC_OK);
 }
 
 static void withdraw(kvc_client *client, const struct codec_extents *extents)
@@ -148,14 +135,12 @@ kvc_status extents_pull(kvc_client *client, uint32_t granted)
     struct pull *pull = &client->pull;
     kvc_status status = KVC_OK;
 
-    pull->granted = granted;
-    if (!pull->active) {
-        if (client->map.n_mapped >= granted)
-            return KVC_OK;
-        pull_start(client);
-    } else {
+    if (pull->active)
         pull->again = true;
-    }
+    else if (client->map.n_mapped < granted)
+        pull_start(client);
+    else
+        return KVC_OK;
     while (pull->active && status == KVC_OK) {
         status = rpc_pump(&client->rpc, deadline_us);
         if (status == KVC_OK && pull->active && rpc_now_us() >= deadline_us)
@@ -163,5 +148,5 @@ kvc_status extents_pull(kvc_client *client, uint32_t granted)
     }
     if (status == KVC_E_DEADLINE)
         return rpc_fail(&client->rpc, status, "extents", "not all were mapped in time");
-    return status != KVC_OK ? status : pull->status;
+    return status == KVC_OK ? pull->status : status;
 }

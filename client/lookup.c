@@ -106,6 +106,8 @@ static kvc_status append(kvc_client *client, struct codec_lookup *lookup, const 
         if (more.lease != reply->lease || more.count < reply->count ||
             more.count > lookup->offset + lookup->n_keys)
             return client_distrust(client, "LookupReply.count", "not what was appended to");
+        more.gpu += reply->gpu;
+        more.host += reply->host;
         *reply = more;
     }
     return KVC_OK;
