@@ -110,6 +110,7 @@ check: ## install what is missing, build, run the tests that need no GPU
 	@$(MAKE) $(JOBS) check-now
 
 check-now: check-layers all tests
+	@scripts/check-names.sh $(DEBUG)/rooms
 	@scripts/run-tests --build $(DEBUG) $(if $(SAN),--slow) $(TESTS)
 
 check-long: ## the tests in their long form, then under the sanitizers
@@ -209,25 +210,25 @@ endef
 link = $(call quiet,LINK)mkdir -p $(@D) && $(CC) $(1) $(LINK_FLAGS) -o $@ \
     -Wl,--start-group $^ -Wl,--end-group $(call pkg_libs,$(2)) -lm -ldl
 
-# $(1) folder, $(2) flags
+# $(1) folder, $(2) name of the variable with its flags (their commas would part arguments)
 define variant_rules
 $(1)/obj/%.o: %.c Makefile | $(GEN_HEADERS)
 	@mkdir -p $$(@D)
-	$$(call quiet,CC)$(CCACHE) $(CC) $$(COMPILE_FLAGS) $(WARNINGS) $(2) -c -o $$@ $$<
+	$$(call quiet,CC)$(CCACHE) $(CC) $$(COMPILE_FLAGS) $(WARNINGS) $$($(2)) -c -o $$@ $$<
 
 $(1)/obj/gen/%.o: build/gen/proto/%.c Makefile
 	@mkdir -p $$(@D)
-	$$(call quiet,CC)$(CCACHE) $(CC) $$(COMPILE_FLAGS) -w $(2) -c -o $$@ $$<
+	$$(call quiet,CC)$(CCACHE) $(CC) $$(COMPILE_FLAGS) -w $$($(2)) -c -o $$@ $$<
 
 $(1)/kvcached: $(1)/obj/daemon/main.o $(call rooms,$(1),$(DAEMON_ROOMS) $(SHARED_ROOMS))
-	$$(call link,$(2),$(DAEMON_PKGS))
+	$$(call link,$$($(2)),$(DAEMON_PKGS))
 
 $(1)/kvcachectl: $(1)/obj/client/ctl/main.o \
                  $(call rooms,$(1),$(CTL_ROOMS) $(CLIENT_ROOMS) $(SHARED_ROOMS))
-	$$(call link,$(2),$(CTL_PKGS))
+	$$(call link,$$($(2)),$(CTL_PKGS))
 
 $(1)/libkvcache.so.0: $(call library,$(1)) client/libkvcache.map
-	$$(call quiet,LINK)$(CC) -shared $(2) $$(LINK_FLAGS) $(if $(SAN),,-Wl,-z,defs) \
+	$$(call quiet,LINK)$(CC) -shared $$($(2)) $$(LINK_FLAGS) $(if $(SAN),,-Wl,-z,defs) \
 	    -Wl,-soname,libkvcache.so.0 -Wl,--version-script=client/libkvcache.map \
 	    -o $$@ $$(filter %.o,$$^) $$(call pkg_libs,$(CLIENT_PKGS)) -ldl
 
@@ -245,8 +246,8 @@ endef
 
 $(foreach r,$(ALL_ROOMS),$(eval $(call room_rules,$(RELEASE),$(r))))
 $(foreach r,$(ALL_ROOMS),$(eval $(call room_rules,$(DEBUG),$(r))))
-$(eval $(call variant_rules,$(RELEASE),$(RELEASE_FLAGS)))
-$(eval $(call variant_rules,$(DEBUG),$(DEBUG_FLAGS)))
+$(eval $(call variant_rules,$(RELEASE),RELEASE_FLAGS))
+$(eval $(call variant_rules,$(DEBUG),DEBUG_FLAGS))
 
 # ---------------------------------------------------------------- tests
 

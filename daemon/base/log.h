@@ -1,3 +1,6 @@
+// daemon/base is what every room of the daemon stands on: log, list, clock, fault switches, memory,
+// descriptors. Its files include proto/ and each other only; each header is a door of its own.
+//
 // The daemon's log. One line per event: `log_warn("conn", "malformed packet session=%u reason=%s",
 // ...)`, a few words that name the event and then key=value pairs. Lines go to stderr, as
 // "warning conn: ..." with a time in front, or with the journal's priority prefix under systemd.

@@ -17,8 +17,9 @@
 
 struct daemon;
 
-// Starts it with `--socket <folder>/s --device host` and the extra arguments (NULL-terminated; NULL
-// for none; a later option wins), and waits until it accepts connections.
+// Starts it with `--socket <folder>/s1 --device host --gpu-bytes 16M --host-bytes 32M` and the
+// extra arguments (NULL-terminated; NULL for none; a later option wins), and waits until it accepts
+// connections.
 struct daemon *daemon_start(const char *const extra_args[]);
 
 // Runs it to its end instead, for starts that are to be refused: its exit status, with what it
