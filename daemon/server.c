@@ -202,16 +202,15 @@ static int serve(struct server *s)
     if (uv_signal_start(&s->terminate, signal_cb, SIGTERM) < 0 ||
         uv_signal_start(&s->interrupt, signal_cb, SIGINT) < 0)
         return cannot("signals", KVC_E_SYSTEM);
-    status = api_serve(s->api, s->store, s->tiers, endpoint_socket(s->endpoint));
-    if (status != KVC_OK)
-        return cannot("listening", status);
     /* The first work starts the pool's threads, which must not be the ones to get a signal. */
     mask_signals(SIG_BLOCK);
     status = populate_start(&s->loop, s->tiers, TIER_COUNT, populate_done, s, &s->populate);
     mask_signals(SIG_UNBLOCK);
     if (status != KVC_OK)
         return cannot("populating memory", status);
-    return 0;
+    /* The last that can fail: who is let in is served. */
+    status = api_serve(s->api, s->store, s->tiers, endpoint_socket(s->endpoint));
+    return status == KVC_OK ? 0 : cannot("listening", status);
 }
 
 /* Whatever calls into the store ends before the store does; then the handles, then the loop. */
