@@ -147,6 +147,8 @@ static void populate_done(void *arg, kvc_status status)
     s->populate = NULL;
     if (status == KVC_OK)
         log_info("main", "memory is populated");
+    else if (status != KVC_E_CANCELLED)
+        log_warn("main", "memory is not populated reason=\"%s\"", kvc_status_text(status));
 }
 
 static void drain_cb(uv_timer_t *timer)
