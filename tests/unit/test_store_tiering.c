@@ -1,5 +1,6 @@
 /* Tiers: where a block lies, what goes when there is no room, and copies that fail. */
 #include <string.h>
+#include <time.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
@@ -488,6 +489,59 @@ START_TEST(S25_counts_follow_every_step)
 }
 END_TEST
 
+/* Microseconds of the fastest of several evicting saves, with all but 256 of n blocks leased. */
+static double evict_us(uint32_t n)
+{
+    struct kit_owner *worker;
+    double fastest = 1e9;
+    uint64_t lease;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = n, .slot_bytes = 4096});
+    worker = kit_worker(&kit);
+    for (uint32_t first = 0; first < n; first += 512) {
+        kit_save(&kit, worker, first, 512, &save);
+        for (uint32_t i = 0; i < save.result.n_chunks; i++)
+            kit_word(&kit, worker, save.chunks[i].word, save.chunks[i].number);
+        store_nudge(kit.store, worker->owner);
+    }
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 256, 768, &lease), 768);
+    for (uint32_t first = 1024; first < n; first += 1024)
+        ck_assert_uint_eq(kit_lookup(&kit, worker, first, 1024, &lease), 1024);
+    for (uint32_t i = 0; i < 100; i++) {
+        struct save *open;
+        uint8_t key[KVC_KEY_BYTES];
+        struct store_save_entry entry = {
+            .part = kit.part, .epoch = kit.epoch, .keys = key, .n_keys = 1};
+        struct store_save request = {.entries = &entry, .n_entries = 1};
+        struct store_save_result result = {
+            .states = save.states, .locations = save.locations, .chunks = save.chunks};
+        struct timespec from, to;
+        uint32_t short_of;
+        double us;
+
+        kit_key(n + i, key);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+        ck_assert_int_eq(
+            store_save_open(kit.store, worker->owner, &request, &open, &short_of, NULL), KVC_OK);
+        store_save_seal(kit.store, open, &result);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+        ck_assert_int_eq(save.states[0], STORE_KEY_ASSIGNED);
+        us = (double)(to.tv_sec - from.tv_sec) * 1e6 + (double)(to.tv_nsec - from.tv_nsec) / 1e3;
+        fastest = us < fastest ? us : fastest;
+    }
+    ck_assert_uint_eq(kit_stats(&kit).evictions, 100);
+    kit_close(&kit);
+    return fastest;
+}
+
+START_TEST(S26_a_victim_is_not_searched_for)
+{
+    double few = evict_us(1024), many = evict_us(32 * 1024);
+
+    ck_assert_msg(many < 8 * few, "%g us with 1 Ki blocks, %g us with 32 Ki", few, many);
+}
+END_TEST
+
 CHECK_MAIN("store/tiering", CHECK_UNIT_S, S18_the_coldest_is_copied_then_dropped,
            S18_a_clean_block_is_just_dropped, S18_clean_ahead_is_bounded_in_flight,
            S19_a_failed_demotion_changes_nothing, S19_order_after_many_failures,
@@ -497,4 +551,5 @@ CHECK_MAIN("store/tiering", CHECK_UNIT_S, S18_the_coldest_is_copied_then_dropped
            S22_one_copy_with_key_bytes_and_checksum, S23_hit_twice_on_the_host_tier_is_promoted,
            S23_hits_far_apart_do_not_promote, S23_without_room_nothing_is_promoted,
            S24_zero_gpu_budget_is_host_only, S24_zero_host_budget_is_gpu_only,
-           S24_budgets_are_rounded_down_and_one_is_needed, S25_counts_follow_every_step)
+           S24_budgets_are_rounded_down_and_one_is_needed, S25_counts_follow_every_step,
+           S26_a_victim_is_not_searched_for)
