@@ -1,0 +1,297 @@
+#include "tests/lib/engine.h"
+
+#include <check.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "client/ctl/content.h"
+#include "tests/lib/check_main.h"
+
+static const uint32_t slice_bytes[ENGINE_SLICES] = {4096, 1000, 8192};
+
+#define BLOCK_BYTES  (4096u + 1000u + 8192u)
+#define MEMORY_BYTES ((size_t)ENGINE_BLOCKS * BLOCK_BYTES)
+#define POISON       0xa5
+#define TRAP_BYTES   4096u // a page
+
+static int patient_ms(void)
+{
+    return (int)(ENGINE_MS * check_time_multiplier());
+}
+
+// Slice s of all blocks lies behind slice s - 1 of all blocks, as an engine's layers do.
+static uint8_t *slice_at(const struct engine *e, uint32_t slice, uint32_t block)
+{
+    uint8_t *at = e->memory;
+
+    for (uint32_t s = 0; s < slice; s++)
+        at += (size_t)ENGINE_BLOCKS * slice_bytes[s];
+    return at + (size_t)block * slice_bytes[slice];
+}
+
+static void make_key(uint32_t number, uint8_t key[KVC_KEY_BYTES])
+{
+    kvc_key(&number, sizeof(number), key);
+}
+
+static const uint8_t *make_keys(uint32_t first, uint32_t n)
+{
+    static uint8_t keys[ENGINE_BLOCKS * KVC_KEY_BYTES];
+
+    ck_assert_uint_le(n, ENGINE_BLOCKS);
+    for (uint32_t i = 0; i < n; i++)
+        make_key(first + i, keys + (size_t)i * KVC_KEY_BYTES);
+    return keys;
+}
+
+static const uint32_t *block_ids(void)
+{
+    static uint32_t ids[ENGINE_BLOCKS];
+
+    for (uint32_t i = 0; i < ENGINE_BLOCKS; i++)
+        ids[i] = i;
+    return ids;
+}
+
+static void succeed(const struct engine *e, kvc_status status, const char *what)
+{
+    ck_assert_msg(status == KVC_OK, "%s: %s (%s)", what, kvc_text(status), kvc_error(e->client));
+}
+
+void engine_connect(struct engine *e, const char *socket, kvc_role role)
+{
+    const uint32_t ms = (uint32_t)patient_ms();
+    const kvc_options options = {.socket = socket,
+                                 .name = "engine",
+                                 .role = role,
+                                 .connect_ms = ms,
+                                 .lookup_ms = ms,
+                                 .save_ms = ms};
+    kvc_status status;
+
+    *e = (struct engine){0};
+    status = kvc_connect(&options, &e->client);
+    ck_assert_msg(status == KVC_OK, "connect: %s", kvc_text(status));
+}
+
+void engine_register(struct engine *e, uint8_t ns)
+{
+    kvc_slice slices[ENGINE_SLICES];
+    kvc_part_desc desc = {.name = "engine",
+                          .block_tokens = 16,
+                          .slices = slices,
+                          .n_slices = ENGINE_SLICES,
+                          .n_blocks = ENGINE_BLOCKS};
+
+    memset(desc.namespace_digest, ns, sizeof(desc.namespace_digest));
+    if (e->memory == NULL)
+        e->memory =
+            mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(e->memory, MAP_FAILED);
+    for (uint32_t s = 0; s < ENGINE_SLICES; s++)
+        slices[s] = (kvc_slice){slice_at(e, s, 0), slice_bytes[s], slice_bytes[s], 0};
+    succeed(e, kvc_register(e->client, &desc, &e->part), "register");
+}
+
+void engine_open(struct engine *e, const char *socket)
+{
+    engine_connect(e, socket, KVC_ROLE_WORKER);
+    engine_register(e, 1);
+}
+
+void engine_close(struct engine *e)
+{
+    kvc_close(e->client);
+    if (e->memory != NULL)
+        munmap(e->memory, MEMORY_BYTES);
+    *e = (struct engine){0};
+}
+
+void engine_fill(struct engine *e, uint32_t first, uint32_t n)
+{
+    uint8_t key[KVC_KEY_BYTES];
+
+    for (uint32_t i = 0; i < n; i++) {
+        make_key(first + i, key);
+        for (uint32_t s = 0; s < ENGINE_SLICES; s++)
+            content_write(key, s, slice_at(e, s, i), slice_bytes[s]);
+    }
+}
+
+bool engine_holds(const struct engine *e, uint32_t first, uint32_t n)
+{
+    uint8_t key[KVC_KEY_BYTES];
+
+    for (uint32_t i = 0; i < n; i++) {
+        make_key(first + i, key);
+        for (uint32_t s = 0; s < ENGINE_SLICES; s++)
+            if (!content_matches(key, s, slice_at(e, s, i), slice_bytes[s]))
+                return false;
+    }
+    return true;
+}
+
+void engine_poison(struct engine *e)
+{
+    memset(e->memory, POISON, MEMORY_BYTES);
+}
+
+// The second page of the block's last slice. It is a whole page of that slice alone.
+static struct {
+    uint8_t *page;
+} trap;
+
+static void spring(int signal)
+{
+    (void)signal;
+    raise(SIGSTOP);
+    mprotect(trap.page, TRAP_BYTES, PROT_READ | PROT_WRITE);
+}
+
+void engine_trap(struct engine *e, uint32_t block)
+{
+    const struct sigaction action = {.sa_handler = spring};
+
+    trap.page = slice_at(e, ENGINE_SLICES - 1, block) + TRAP_BYTES;
+    ck_assert_uint_eq((uintptr_t)trap.page % TRAP_BYTES, 0);
+    ck_assert_int_eq(sigaction(SIGSEGV, &action, NULL), 0);
+    ck_assert_int_eq(mprotect(trap.page, TRAP_BYTES, PROT_NONE), 0);
+}
+
+kvc_status engine_save_filled(struct engine *e, uint32_t first, uint32_t n, uint8_t *states,
+                              uint64_t *save)
+{
+    const kvc_save_entry entry = {.part = e->part,
+                                  .keys = make_keys(first, n),
+                                  .blocks = block_ids(),
+                                  .n_keys = n,
+                                  .states = states};
+    const kvc_save_args args = {.entries = &entry, .n_entries = 1};
+
+    return kvc_save(e->client, &args, save);
+}
+
+kvc_status engine_try_save(struct engine *e, uint32_t first, uint32_t n, uint8_t *states,
+                           uint64_t *save)
+{
+    engine_fill(e, first, n);
+    return engine_save_filled(e, first, n, states, save);
+}
+
+static uint32_t count_saved(const uint8_t *states, uint32_t n)
+{
+    uint32_t saved = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        saved += states[i] == KVC_KEY_SAVED;
+    return saved;
+}
+
+uint64_t engine_save(struct engine *e, uint32_t first, uint32_t n)
+{
+    uint8_t states[ENGINE_BLOCKS];
+    uint64_t save = 0;
+
+    succeed(e, engine_try_save(e, first, n, states, &save), "save");
+    for (uint32_t i = 0; i < n; i++)
+        ck_assert_msg(states[i] == KVC_KEY_SAVED, "key %u is in state %u and not copied", first + i,
+                      states[i]);
+    return save;
+}
+
+static void wait_published(struct engine *e, uint64_t save, uint32_t published)
+{
+    kvc_outcome outcome;
+
+    succeed(e, kvc_wait(e->client, save, (uint32_t)patient_ms(), &outcome), "wait");
+    ck_assert_msg(outcome.status == KVC_OK, "the save ended: %s", kvc_text(outcome.status));
+    ck_assert_uint_eq(outcome.published, published);
+    ck_assert_uint_eq(outcome.dropped, 0);
+}
+
+void engine_put(struct engine *e, uint32_t first, uint32_t n)
+{
+    wait_published(e, engine_save(e, first, n), n);
+}
+
+uint32_t engine_put_some(struct engine *e, uint32_t first, uint32_t n)
+{
+    uint8_t states[ENGINE_BLOCKS];
+    uint64_t save = 0;
+    uint32_t saved;
+
+    succeed(e, engine_try_save(e, first, n, states, &save), "save");
+    saved = count_saved(states, n);
+    if (saved > 0)
+        wait_published(e, save, saved);
+    return saved;
+}
+
+uint32_t engine_probe(struct engine *e, uint32_t first, uint32_t n)
+{
+    uint32_t blocks;
+
+    succeed(e, kvc_probe(e->client, &e->part, 1, make_keys(first, n), n, &blocks), "probe");
+    return blocks;
+}
+
+uint32_t engine_count(struct engine *e, uint32_t first, uint32_t n)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        count += engine_probe(e, first + i, 1);
+    return count;
+}
+
+uint32_t engine_lookup(struct engine *e, uint32_t first, uint32_t n)
+{
+    succeed(e, kvc_lookup(e->client, 0, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
+            "lookup");
+    e->leased = first;
+    return e->lease.blocks;
+}
+
+kvc_status engine_load_over(struct engine *e)
+{
+    const kvc_load_args args = {
+        .lease = e->lease.id, .part = e->part, .count = e->lease.blocks, .blocks = block_ids()};
+
+    return kvc_load(e->client, &args);
+}
+
+kvc_status engine_try_load(struct engine *e)
+{
+    engine_poison(e);
+    return engine_load_over(e);
+}
+
+void engine_load(struct engine *e)
+{
+    succeed(e, engine_try_load(e), "load");
+    ck_assert_msg(engine_holds(e, e->leased, e->lease.blocks), "wrong bytes were loaded");
+}
+
+void engine_release(struct engine *e)
+{
+    succeed(e, kvc_release(e->client, e->lease.id), "release");
+    e->lease = (kvc_lease){0};
+}
+
+void engine_verify(struct engine *e, uint32_t first, uint32_t n)
+{
+    ck_assert_uint_eq(engine_lookup(e, first, n), n);
+    engine_load(e);
+    engine_release(e);
+}
+
+struct admin_stats engine_stats(kvc_client *client)
+{
+    struct admin_stats stats;
+    kvc_status status = admin_stats(client, &stats);
+
+    ck_assert_msg(status == KVC_OK, "stats: %s", kvc_text(status));
+    return stats;
+}
