@@ -80,12 +80,19 @@ static void map_extents(struct talk_worker *w)
     } while (message.n_mapped > 0);
 }
 
-struct talk_worker talk_worker(const char *socket, Kvcache__Role role, uint8_t ns)
+struct talk_worker talk_worker_unmapped(const char *socket, Kvcache__Role role, uint8_t ns)
 {
     struct talk_worker w = {.sock = talk_connect(socket)};
 
     say_hello(&w, role);
     register_part(&w, ns);
+    return w;
+}
+
+struct talk_worker talk_worker(const char *socket, Kvcache__Role role, uint8_t ns)
+{
+    struct talk_worker w = talk_worker_unmapped(socket, role, ns);
+
     if (role != KVCACHE__ROLE__ROLE_SCHEDULER)
         map_extents(&w);
     return w;
@@ -113,7 +120,7 @@ ProtobufCBinaryData talk_keys(uint32_t first, uint32_t n)
     return (ProtobufCBinaryData){n * KVC_KEY_BYTES, key_bytes};
 }
 
-Kvcache__SaveReply *talk_save(struct talk_worker *w, uint32_t first, uint32_t n, bool notify)
+uint32_t talk_send_save(struct talk_worker *w, uint32_t first, uint32_t n, bool notify)
 {
     Kvcache__SaveEntry entry = KVCACHE__SAVE_ENTRY__INIT, *entries = &entry;
     Kvcache__Save message = KVCACHE__SAVE__INIT;
@@ -124,7 +131,13 @@ Kvcache__SaveReply *talk_save(struct talk_worker *w, uint32_t first, uint32_t n,
     message.entries = &entries;
     message.n_entries = 1;
     message.notify = notify;
-    return talk_ask(w->sock, WIRE_SAVE, &message.base, &kvcache__save_reply__descriptor);
+    return talk_send(w->sock, WIRE_SAVE, &message.base);
+}
+
+Kvcache__SaveReply *talk_save(struct talk_worker *w, uint32_t first, uint32_t n, bool notify)
+{
+    return talk_reply(w->sock, talk_send_save(w, first, n, notify), WIRE_SAVE,
+                      &kvcache__save_reply__descriptor, NULL, NULL);
 }
 
 void talk_write_word(struct talk_worker *w, uint32_t word, uint64_t number)
@@ -142,7 +155,7 @@ void talk_prove(struct talk_worker *w, const Kvcache__SaveReply *reply, size_t i
     talk_write_word(w, reply->chunk_words[i], reply->chunk_numbers[i]);
 }
 
-static Kvcache__LookupReply *lookup(struct talk_worker *w, uint32_t first, uint32_t n, bool probe)
+static uint32_t send_lookup(struct talk_worker *w, uint32_t first, uint32_t n, bool probe)
 {
     Kvcache__LookupPart part = KVCACHE__LOOKUP_PART__INIT, *parts = &part;
     Kvcache__Lookup message = KVCACHE__LOOKUP__INIT;
@@ -153,7 +166,18 @@ static Kvcache__LookupReply *lookup(struct talk_worker *w, uint32_t first, uint3
     message.parts = &parts;
     message.n_parts = 1;
     message.probe = probe;
-    return talk_ask(w->sock, WIRE_LOOKUP, &message.base, &kvcache__lookup_reply__descriptor);
+    return talk_send(w->sock, WIRE_LOOKUP, &message.base);
+}
+
+static Kvcache__LookupReply *lookup(struct talk_worker *w, uint32_t first, uint32_t n, bool probe)
+{
+    return talk_reply(w->sock, send_lookup(w, first, n, probe), WIRE_LOOKUP,
+                      &kvcache__lookup_reply__descriptor, NULL, NULL);
+}
+
+uint32_t talk_send_lookup(struct talk_worker *w, uint32_t first, uint32_t n)
+{
+    return send_lookup(w, first, n, false);
 }
 
 uint32_t talk_probe(struct talk_worker *w, uint32_t first, uint32_t n)

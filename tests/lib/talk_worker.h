@@ -23,6 +23,9 @@ struct talk_worker {
 // extent (workers and readers).
 struct talk_worker talk_worker(const char *socket, Kvcache__Role role, uint8_t ns);
 
+// The same without a MAP.
+struct talk_worker talk_worker_unmapped(const char *socket, Kvcache__Role role, uint8_t ns);
+
 // Closes the socket, and the page too.
 void talk_worker_close(struct talk_worker *w);
 
@@ -31,6 +34,10 @@ ProtobufCBinaryData talk_keys(uint32_t first, uint32_t n);
 
 // Asks for slots for n keys; frees nothing: talk_free() the reply.
 Kvcache__SaveReply *talk_save(struct talk_worker *w, uint32_t first, uint32_t n, bool notify);
+
+// Sends the request and does not wait; its sequence number.
+uint32_t talk_send_save(struct talk_worker *w, uint32_t first, uint32_t n, bool notify);
+uint32_t talk_send_lookup(struct talk_worker *w, uint32_t first, uint32_t n);
 
 // Writes the number of chunk i of the reply into its word, as proof.
 void talk_prove(struct talk_worker *w, const Kvcache__SaveReply *reply, size_t i);
