@@ -67,7 +67,8 @@ static void map_all(struct talkworker *w)
             close(fds[i]);
         m.cursor = reply->cursor;
         m.n_mapped = reply->n_extents;
-        memcpy(mapped, reply->extents, reply->n_extents * sizeof(mapped[0]));
+        for (uint32_t i = 0; i < n_fds; i++)
+            mapped[i] = reply->extents[i];
         talk_free(reply);
     } while (m.n_mapped > 0);
 }
