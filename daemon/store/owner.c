@@ -98,7 +98,6 @@ static kvc_status add_session(struct owner *owner)
         .n_devices = identity->n_devices,
     };
 
-    assert(identity->n_devices <= 8);
     memcpy(session.devices, identity->devices, sizeof(session.devices));
     return table_add_session(owner->store->table, &session, &owner->session);
 }
@@ -128,9 +127,12 @@ static void free_memory(struct owner *owner)
 kvc_status store_owner_open(struct store *store, const struct owner_identity *identity, void *user,
                             struct owner **ret)
 {
-    struct owner *owner = mem_zalloc(sizeof(*owner));
+    struct owner *owner;
     kvc_status status;
 
+    if (identity->n_devices > sizeof(identity->devices) / KVC_UUID_BYTES)
+        return KVC_E_LIMIT;
+    owner = mem_zalloc(sizeof(*owner));
     if (!owner)
         return KVC_E_NO_MEMORY;
     owner->store = store;

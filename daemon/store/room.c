@@ -2,7 +2,6 @@
 
 #include <assert.h>
 
-#include "daemon/base/fault.h"
 #include "daemon/base/mem.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/moving.h"
@@ -45,8 +44,7 @@ static bool take(struct tier_class *cls, enum tier_kind tier, const uint64_t *ma
 {
     struct store *store = cls->store;
 
-    if (fault_fires("store.slot") ||
-        !slots_take(store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot))
+    if (!slots_take(store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot))
         return false;
     cls->used[tier]++;
     store_record(store, tier, *slot)->hit_ms = 0;

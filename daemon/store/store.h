@@ -107,7 +107,10 @@ struct owner_identity {
 
 kvc_status store_tenant(struct store *store, const char *name, uint32_t uid, uint32_t *tenant);
 
-/* Makes session id, secret and, for workers and readers, the completion page. user is the caller's. */
+/*
+ * Makes session id, secret and, for workers and readers, the completion page. user is the caller's.
+ * KVC_E_LIMIT for more devices than the table holds, KVC_E_NO_ROOM when all sessions are in use.
+ */
 kvc_status store_owner_open(struct store *store, const struct owner_identity *identity, void *user,
                             struct owner **owner);
 uint64_t owner_id(const struct owner *owner);

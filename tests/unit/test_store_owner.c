@@ -60,6 +60,19 @@ START_TEST(owner_ids_and_secrets_differ)
 }
 END_TEST
 
+START_TEST(owner_with_too_many_devices)
+{
+    struct owner_identity identity = {.role = STORE_ROLE_WORKER, .n_devices = 9};
+    struct owner *owner;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
+    identity.tenant = kit.tenant;
+    ck_assert_int_eq(store_owner_open(kit.store, &identity, NULL, &owner), KVC_E_LIMIT);
+    ck_assert_uint_eq(kit_stats(&kit).owners, 0);
+    kit_close(&kit);
+}
+END_TEST
+
 static kvc_status try_register(struct kit_owner *owner, const struct store_part *part)
 {
     struct store_part_info info;
@@ -347,8 +360,8 @@ START_TEST(S42_a_flush_while_blocks_are_copied)
 END_TEST
 
 CHECK_MAIN_LOOPS("store/owner", CHECK_UNIT_S, {owner_page_is_sealed_and_private, 0, 0},
-                 {owner_ids_and_secrets_differ, 0, 0}, {register_refusals_name_the_field, 0, 0},
-                 {S34_another_layout_is_a_miss, 0, 0},
+                 {owner_ids_and_secrets_differ, 0, 0}, {owner_with_too_many_devices, 0, 0},
+                 {register_refusals_name_the_field, 0, 0}, {S34_another_layout_is_a_miss, 0, 0},
                  {S41_registering_again_is_the_same_part, 0, 0}, {register_limit_of_parts, 0, 0},
                  {extents_are_the_tenants_only, 0, 0},
                  {S42_a_flush_drops_every_block_of_the_namespace, 0, 0},

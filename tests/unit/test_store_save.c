@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/fault.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
@@ -417,6 +418,28 @@ START_TEST(save_without_words_admits_leading_chunks)
 }
 END_TEST
 
+START_TEST(save_fault_of_a_word_skips_the_rest)
+{
+    struct kit_owner *worker;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 512, .slot_bytes = 4096});
+    worker = kit_worker(&kit);
+    fault_arm("store.word", 1, 1);
+    kit_save(&kit, worker, 0, 150, &save);
+    ck_assert_uint_eq(fault_fired("store.word"), 1);
+    EXPECT_CHUNKS(&save, 64);
+    ck_assert_uint_eq(kit_count(&save, STORE_KEY_SKIPPED), 86);
+    ck_assert_uint_eq(kit_stats(&kit).filling_slots, 64);
+    fault_arm("store.word", 0, 1);
+    kit_save(&kit, worker, 500, 4, &other);
+    expect_states(&other, "SSSS");
+    ck_assert_uint_eq(other.result.save, 0);
+    kit_prove(&kit, &save);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 150), 64);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(save_uses_only_extents_that_are_mapped)
 {
     struct owner_identity identity = {.role = STORE_ROLE_WORKER};
@@ -476,4 +499,5 @@ CHECK_MAIN("store/save", CHECK_UNIT_S, save_then_load_round_trip,
            S6_shared_keys_without_room_are_skipped_in_both, S7_pending_is_not_a_hit,
            S8_a_save_does_not_evict_its_own_hits, S8_a_hit_lost_before_the_call_is_copied,
            S10_the_leading_run_is_admitted, save_without_words_admits_leading_chunks,
-           save_uses_only_extents_that_are_mapped, save_limit_of_saves_in_flight)
+           save_fault_of_a_word_skips_the_rest, save_uses_only_extents_that_are_mapped,
+           save_limit_of_saves_in_flight)
