@@ -1,9 +1,6 @@
 /* Which family answers a packet, and who may ask. */
 #include "daemon/api/session.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "daemon/base/log.h"
 
 #define ROLE(r) (1u << (r))
@@ -110,19 +107,4 @@ void session_packet(void *arg, struct wire_packet *packet)
         s->api->refused_requests++;
     else
         session_refuse(s, packet->seq, status, &why);
-}
-
-kvc_status keys_count(struct bytes keys, uint32_t *n, struct refusal *why, const char *field, ...)
-{
-    va_list args;
-
-    if (keys.len % KVC_KEY_BYTES == 0) {
-        *n = (uint32_t)(keys.len / KVC_KEY_BYTES);
-        return KVC_OK;
-    }
-    va_start(args, field);
-    vsnprintf(why->field, sizeof(why->field), field, args);
-    va_end(args);
-    snprintf(why->detail, sizeof(why->detail), "not a multiple of %u bytes", KVC_KEY_BYTES);
-    return KVC_E_INVALID;
 }

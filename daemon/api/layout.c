@@ -1,8 +1,6 @@
 /* REGISTER, UNREGISTER, MAP: parts, and the memory that their blocks may lie in. */
 #include "daemon/api/session.h"
 
-#include <string.h>
-
 #include "daemon/base/fd.h"
 
 #define EXTENT_TIER(extent)  ((enum tier_kind)((extent) >> 31))
@@ -20,9 +18,7 @@ static kvc_status check_register(const struct msg_register *r, struct refusal *w
         return refuse(why, KVC_E_INVALID, "not one byte a slice", "slice_dtypes");
     if (r->family.len != 0 && r->family.len != 16)
         return refuse(why, KVC_E_INVALID, "not 16 bytes", "family");
-    if (strlen(r->name) > KVC_NAME_MAX)
-        return refuse(why, KVC_E_LIMIT, "longer than a name may be", "name");
-    return KVC_OK;
+    return name_check(r->name, why, "name");
 }
 
 kvc_status layout_register(struct session *s, const struct request *request, struct refusal *why)

@@ -1,6 +1,5 @@
 #include "daemon/api/session.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,18 +10,6 @@
 
 #define VERSION_SPOKEN 1u
 #define DEVICES_MAX    (sizeof(((struct owner_identity *)0)->devices) / KVC_UUID_BYTES)
-
-kvc_status refuse(struct refusal *why, kvc_status status, const char *detail, const char *field,
-                  ...)
-{
-    va_list args;
-
-    va_start(args, field);
-    vsnprintf(why->field, sizeof(why->field), field, args);
-    va_end(args);
-    snprintf(why->detail, sizeof(why->detail), "%s", detail);
-    return status;
-}
 
 static void send_body(struct session *s, uint16_t type, uint32_t seq, struct bytes body)
 {
@@ -163,17 +150,16 @@ static kvc_status read_devices(const struct msg_hello *hello, struct owner_ident
 static kvc_status check_hello(const struct session *s, const struct msg_hello *hello,
                               struct refusal *why)
 {
+    kvc_status status;
+
     if (s->state != SESSION_NEW)
         return refuse(why, KVC_E_INVALID, "this connection has said HELLO already", "%s", "");
     if (s->api->stopping)
         return refuse(why, KVC_E_STOPPING, "the daemon is shutting down", "%s", "");
     if (hello->role < STORE_ROLE_WORKER || hello->role > STORE_ROLE_OPERATOR)
         return refuse(why, KVC_E_INVALID, "no such role", "role");
-    if (strlen(hello->name) > KVC_NAME_MAX)
-        return refuse(why, KVC_E_LIMIT, "longer than a name may be", "name");
-    if (strlen(hello->build) > KVC_NAME_MAX)
-        return refuse(why, KVC_E_LIMIT, "longer than a name may be", "build");
-    return KVC_OK;
+    status = name_check(hello->name, why, "name");
+    return status == KVC_OK ? name_check(hello->build, why, "build") : status;
 }
 
 static kvc_status open_owner(struct session *s, const struct msg_hello *hello, struct refusal *why)

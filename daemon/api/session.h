@@ -84,6 +84,9 @@ handler load_load, load_report, load_nudge;
 handler inspect_ping, inspect_stats, inspect_list;
 handler debug_debug;
 
+/* Names are for people and their tools: printable UTF-8 of at most KVC_NAME_MAX bytes. */
+kvc_status name_check(const char *name, struct refusal *why, const char *field);
+
 /* Keys on the wire: bytes to a count. Refuses what is no multiple of a key, naming the field. */
 kvc_status keys_count(struct bytes keys, uint32_t *n, struct refusal *why, const char *field, ...)
     __attribute__((format(printf, 4, 5)));

@@ -142,7 +142,7 @@ START_TEST(test_what_was_sent_counts)
 END_TEST
 
 // A worker killed between the reply and the proof: its slots are free as soon as it is gone.
-START_TEST(test_killed_in_a_save)
+START_TEST(S14_killed_in_a_save)
 {
     int operator_sock;
     struct daemon *d = begin(_i, &operator_sock);
@@ -172,7 +172,7 @@ START_TEST(test_killed_in_a_save)
 END_TEST
 
 // One that closes its socket and lives on keeps its slots in quarantine until it ends.
-START_TEST(test_closed_in_a_save_then_ended)
+START_TEST(S15_closed_in_a_save_then_ended)
 {
     int operator_sock;
     struct daemon *d = begin(_i, &operator_sock);
@@ -207,5 +207,5 @@ START_TEST(test_closed_in_a_save_then_ended)
 END_TEST
 
 CHECK_MAIN_LOOPS("conn/death", CHECK_LIFE_S, {test_child_holds_the_socket, 0, 3},
-                 {test_what_was_sent_counts, 0, 1}, {test_killed_in_a_save, 0, 1},
-                 {test_closed_in_a_save_then_ended, 0, 1})
+                 {test_what_was_sent_counts, 0, 1}, {S14_killed_in_a_save, 0, 1},
+                 {S15_closed_in_a_save_then_ended, 0, 1})

@@ -210,6 +210,37 @@ START_TEST(test_a_later_version_gets_ours)
 }
 END_TEST
 
+// Names go to people's terminals and into JSON.
+START_TEST(test_names_are_text)
+{
+    static char *const bad[] = {
+        "\n",       "a\tb",
+        "\x1b[2J",  "\x7f",
+        "\xff",     "\xc3",
+        "\xc0\xaf", "\xed\xa0\x80", // a surrogate
+        "\xe2\x82", "\xf4\x90\x80\x80",
+        "\xc2\x85", "ok\x80ok",
+    };
+    static char *const good[] = {"", "worker 1", "\xc3\xa4\xe2\x82\xac\xf0\x9f\x90\x99", "~!@\"\\"};
+    struct daemon *d = daemon_start(NULL);
+    int sock = talk_connect(daemon_socket(d)), page;
+    Kvcache__Hello hello = make_hello(KVCACHE__ROLE__ROLE_SCHEDULER);
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        hello.name = bad[i];
+        refused(sock, &hello, KVC_E_INVALID, "name");
+    }
+    close(sock);
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        sock = talk_connect(daemon_socket(d));
+        hello.name = good[i];
+        talk_free(say_hello(sock, &hello, &page));
+        close(sock);
+    }
+    daemon_stop(d);
+}
+END_TEST
+
 // Where the kernel cannot give a pidfd of the peer, one is opened by number.
 START_TEST(test_kernel_without_peer_pidfd)
 {
@@ -228,4 +259,5 @@ END_TEST
 CHECK_MAIN_LOOPS("daemon/hello", CHECK_LIFE_S, {test_each_role, 1, 4}, {test_page_is_sealed, 0, 0},
                  {test_sessions_differ, 0, 0}, {test_boot_epoch_grows, 0, 0},
                  {test_refused_then_right, 0, 0}, {test_version_0_is_refused_and_closed, 0, 0},
-                 {test_a_later_version_gets_ours, 0, 0}, {test_kernel_without_peer_pidfd, 0, 0})
+                 {test_a_later_version_gets_ours, 0, 0}, {test_names_are_text, 0, 0},
+                 {test_kernel_without_peer_pidfd, 0, 0})

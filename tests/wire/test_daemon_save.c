@@ -84,7 +84,7 @@ START_TEST(test_done_comes_unasked)
 }
 END_TEST
 
-START_TEST(test_empty_saves)
+START_TEST(S5_empty_saves_do_nothing)
 {
     struct daemon *d = daemon_start(NULL);
     struct talkworker w;
@@ -207,7 +207,7 @@ START_TEST(test_abort_by_request)
 END_TEST
 
 // The reply to an ABORT waits for the words that are owed; it is the only one to tell of the end.
-START_TEST(test_abort_waits_for_the_words)
+START_TEST(S16_abort_waits_for_the_words)
 {
     struct daemon *d = daemon_start(NULL);
     struct talkworker w;
@@ -244,7 +244,7 @@ START_TEST(test_abort_waits_for_the_words)
 END_TEST
 
 // A worker that lost its socket comes back and declares the old session drained.
-START_TEST(test_drained_for_an_ended_session)
+START_TEST(S15_drained_for_an_ended_session)
 {
     struct daemon *d = daemon_start(NULL);
     struct talkworker old, w;
@@ -276,7 +276,7 @@ START_TEST(test_drained_for_an_ended_session)
 END_TEST
 
 CHECK_MAIN_LOOPS("daemon/save", CHECK_LIFE_S, {test_saved_and_found, 0, 0},
-                 {test_done_comes_unasked, 0, 0}, {test_empty_saves, 0, 0},
+                 {test_done_comes_unasked, 0, 0}, {S5_empty_saves_do_nothing, 0, 0},
                  {test_waits_for_room_and_gives_up, 0, 0}, {test_abort_of_a_waiting_save, 0, 0},
-                 {test_abort_by_request, 0, 0}, {test_abort_waits_for_the_words, 0, 1},
-                 {test_drained_for_an_ended_session, 0, 0})
+                 {test_abort_by_request, 0, 0}, {S16_abort_waits_for_the_words, 0, 1},
+                 {S15_drained_for_an_ended_session, 0, 0})
