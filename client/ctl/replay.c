@@ -370,6 +370,10 @@ int replay_command(struct ctl *ctl, int argc, char **argv)
     int result = parse(&replay, argc, argv);
     if (result != CTL_OK)
         return result < 0 ? CTL_OK : result;
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     replay.seed = (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec + (uint64_t)getpid();
@@ -386,10 +390,6 @@ int replay_command(struct ctl *ctl, int argc, char **argv)
         trace_free(&replay.trace);
         return CTL_FAILED;
     }
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
     result = run_and_stop(&replay);
     tally_destroy(replay.tally);
     trace_free(&replay.trace);

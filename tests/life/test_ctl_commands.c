@@ -1,0 +1,360 @@
+/* kvcachectl as its users run it: the program, its output, its exit status. */
+#include <jansson.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/lib/check_main.h"
+#include "tests/lib/daemon.h"
+#include "tests/lib/proc.h"
+#include "tests/lib/tmpdir.h"
+#include "tests/lib/wait.h"
+
+#define RUN_MS 20000
+
+/* The program of the same build as this test. */
+static const char *program(const char *name)
+{
+    static char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
+    char *at;
+
+    ck_assert_int_gt(n, 0);
+    path[n] = '\0';
+    at = strstr(path, "/tests/");
+    ck_assert_ptr_nonnull(at);
+    snprintf(at, 64, "/%s", name);
+    return path;
+}
+
+/* Starts it with its output in two files and $TMPDIR in the test's folder. */
+static pid_t start(const char *const args[])
+{
+    const char *argv[32] = {program("kvcachectl")};
+    const char *out_path = tmpdir_file("out"), *err_path = tmpdir_file("err");
+    pid_t pid;
+
+    for (size_t i = 0; args[i]; i++)
+        argv[i + 1] = args[i];
+    pid = proc_fork();
+    if (pid == 0) {
+        int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        int err = open(err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+        dup2(out, 1);
+        dup2(err, 2);
+        unsetenv("KVCACHE_SOCKET");
+        setenv("TMPDIR", tmpdir_path(), 1);
+        execv(argv[0], (char *const *)argv);
+        _exit(127);
+    }
+    return pid;
+}
+
+static int end_of(pid_t pid)
+{
+    int status = proc_wait(pid, RUN_MS);
+
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static int run(const char *const args[])
+{
+    return end_of(start(args));
+}
+
+#define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
+
+static const char *text_of(const char *name)
+{
+    static char text[2][65536];
+    char *to = text[strcmp(name, "err") == 0];
+    FILE *file = fopen(tmpdir_file(name), "re");
+    size_t n;
+
+    ck_assert_ptr_nonnull(file);
+    n = fread(to, 1, sizeof(text[0]) - 1, file);
+    to[n] = '\0';
+    fclose(file);
+    return to;
+}
+
+static json_t *json_of(const char *name)
+{
+    json_error_t error;
+    json_t *root = json_loads(text_of(name), 0, &error);
+
+    ck_assert_msg(root != NULL, "not JSON: %s", error.text);
+    return root;
+}
+
+static int64_t number(const json_t *root, const char *name)
+{
+    const json_t *value = json_object_get(root, name);
+
+    ck_assert_msg(json_is_number(value), "no number %s", name);
+    return (int64_t)json_number_value(value);
+}
+
+static const char *trace_file(int requests)
+{
+    const char *path = tmpdir_file("trace");
+    FILE *file = fopen(path, "we");
+
+    ck_assert_ptr_nonnull(file);
+    for (int i = 0; i < requests; i++)
+        fprintf(file,
+                "{\"timestamp\": %d, \"input_length\": 1536, \"output_length\": 1, "
+                "\"hash_ids\": [0, %d, %d]}\n",
+                i, 1 + i % 50, 1000 + i);
+    fclose(file);
+    return path;
+}
+
+/* Folders that a private daemon left in the test's folder. */
+static int count_leftovers(void)
+{
+    DIR *folder = opendir(tmpdir_path());
+    struct dirent *entry;
+    int n = 0;
+
+    ck_assert_ptr_nonnull(folder);
+    while ((entry = readdir(folder)))
+        n += strncmp(entry->d_name, "kvcache-", 8) == 0;
+    closedir(folder);
+    return n;
+}
+
+static void expect_fields(const json_t *root, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        ck_assert_msg(json_object_get(root, names[i]) != NULL, "no %s", names[i]);
+}
+
+START_TEST(usage_is_exit_status_2)
+{
+    static const char *const bad[][4] = {
+        {NULL},
+        {"nonsense"},
+        {"--nonsense"},
+        {"status", "extra"},
+        {"status", "--nonsense"},
+        {"ping", "--socket"},
+        {"replay"},
+        {"replay", "a", "b"},
+        {"replay", "a", "--workers=0"},
+        {"replay", "a", "--workers=-1"},
+        {"replay", "a", "--workers=2x"},
+        {"replay", "a", "--slices=0"},
+        {"replay", "a", "--slice-bytes=0"},
+        {"replay", "a", "--limit=0"},
+        {"replay", "a", "--copy=nobody"},
+        {"replay", "a", "--gpu-bytes=1G"},
+        {"bench", "--blocks=1"},
+    };
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        ck_assert_msg(run(bad[i]) == 2, "row %zu", i);
+        ck_assert_uint_gt(strlen(text_of("err")), 0);
+        ck_assert_str_eq(text_of("out"), "");
+    }
+}
+END_TEST
+
+START_TEST(help_and_version)
+{
+    ck_assert_int_eq(RUN("--help"), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "replay"));
+    ck_assert_int_eq(RUN("replay", "--help"), 0);
+    ck_assert_int_eq(RUN("status", "--help"), 0);
+    ck_assert_int_eq(RUN("version"), 0);
+    ck_assert_int_eq(strncmp(text_of("out"), "kvcachectl ", 11), 0);
+    ck_assert_int_eq(RUN("--version"), 0);
+    ck_assert_int_eq(RUN("version", "--json"), 0);
+    json_decref(json_of("out"));
+}
+END_TEST
+
+START_TEST(without_a_daemon_it_fails_with_1)
+{
+    static const char *const commands[] = {"status", "ping", "clients"};
+    const char *path = tmpdir_file("absent");
+
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        ck_assert_int_eq(RUN(commands[i], "--socket", path), 1);
+        ck_assert_ptr_nonnull(strstr(text_of("err"), path));
+    }
+    ck_assert_int_eq(RUN("--socket", path, "replay", trace_file(1)), 1);
+}
+END_TEST
+
+START_TEST(status_has_its_fields)
+{
+    static const char *const names[] = {"version",       "boot_epoch",
+                                        "uptime_s",      "device",
+                                        "tiers",         "blocks",
+                                        "sessions",      "leases",
+                                        "open_loads",    "hits",
+                                        "misses",        "evictions",
+                                        "filling_slots", "quarantined_slots",
+                                        "demotions",     "promotions",
+                                        "oldest_op_ms"};
+    static const char *const tier_names[] = {"bytes", "used_bytes", "slots", "used_slots"};
+    struct daemon *d = daemon_start(NULL);
+    json_t *root;
+
+    ck_assert_int_eq(RUN("status", "--json", "--socket", daemon_socket(d)), 0);
+    root = json_of("out");
+    expect_fields(root, names, sizeof(names) / sizeof(names[0]));
+    for (int t = 0; t < 2; t++)
+        expect_fields(json_object_get(json_object_get(root, "tiers"), t ? "host" : "gpu"),
+                      tier_names, 4);
+    ck_assert_int_eq(number(json_object_get(json_object_get(root, "tiers"), "gpu"), "bytes"),
+                     16 << 20);
+    ck_assert_int_eq(number(root, "sessions"), 0); /* operators do not count */
+    json_decref(root);
+    ck_assert_int_eq(RUN("status", "--socket", daemon_socket(d)), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "device host"));
+    daemon_stop(d);
+}
+END_TEST
+
+START_TEST(ping_and_clients)
+{
+    struct daemon *d = daemon_start(NULL);
+    json_t *root;
+
+    ck_assert_int_eq(RUN("--socket", daemon_socket(d), "ping"), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "answered in"));
+    ck_assert_int_eq(RUN("--socket", daemon_socket(d), "--json", "clients"), 0);
+    root = json_of("out");
+    ck_assert(json_is_array(root));
+    ck_assert_uint_eq(json_array_size(root), 1); /* itself */
+    json_decref(root);
+    ck_assert_int_eq(RUN("--socket", daemon_socket(d), "clients"), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "kvcachectl"));
+    daemon_stop(d);
+}
+END_TEST
+
+START_TEST(replay_reports_what_it_did)
+{
+    static const char *const names[] = {
+        "requests",     "blocks",         "hit_blocks",  "hit_ratio",    "hits",
+        "saved_blocks", "skipped_blocks", "bytes_saved", "bytes_loaded", "verified_bytes",
+        "mismatches",   "demotions",      "evictions",   "lookup_us",    "save_us",
+        "load_us",      "seconds"};
+    struct daemon *d = daemon_start(NULL);
+    json_t *root;
+
+    ck_assert_int_eq(RUN("replay", trace_file(200), "--socket", daemon_socket(d), "--json",
+                         "--verify", "--slices", "3", "--slice-bytes", "5000"),
+                     0);
+    root = json_of("out");
+    expect_fields(root, names, sizeof(names) / sizeof(names[0]));
+    ck_assert_int_eq(number(root, "requests"), 200);
+    ck_assert_int_eq(number(root, "blocks"), 600);
+    ck_assert_int_gt(number(root, "hit_blocks"), 200);
+    ck_assert_int_eq(number(root, "bytes_loaded"), number(root, "hit_blocks") * 15000);
+    ck_assert_int_eq(number(root, "verified_bytes"), number(root, "bytes_loaded"));
+    ck_assert_int_eq(number(root, "bytes_saved"), number(root, "saved_blocks") * 15000);
+    ck_assert_int_eq(number(root, "mismatches"), 0);
+    ck_assert_int_eq(number(root, "errors"), 0);
+    json_decref(root);
+    ck_assert_int_eq(count_leftovers(), 0);
+    daemon_stop(d);
+}
+END_TEST
+
+START_TEST(replay_with_a_private_daemon_leaves_nothing)
+{
+    ck_assert_int_eq(RUN("replay", trace_file(300), "--private", "--gpu-bytes", "2M",
+                         "--host-bytes", "2M", "--workers", "3", "--demo", "--verify"),
+                     0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "\ndemo: ok, 300 requests, "));
+    ck_assert_ptr_nonnull(strstr(text_of("out"), ", 0 mismatches\n"));
+    ck_assert_int_eq(count_leftovers(), 0);
+    ck_assert_int_eq(RUN("replay", trace_file(3), "--private", "--gpu-bytes", "nonsense"), 1);
+    ck_assert_int_eq(count_leftovers(), 0);
+}
+END_TEST
+
+START_TEST(replay_of_bad_lines)
+{
+    const char *path = trace_file(10);
+    FILE *file = fopen(path, "ae");
+    json_t *root;
+
+    fputs("{\"timestamp\": 1}\n", file);
+    fclose(file);
+    ck_assert_int_eq(RUN("replay", path, "--private"), 1);
+    ck_assert_ptr_nonnull(strstr(text_of("err"), "line 11: "));
+    ck_assert_int_eq(RUN("replay", path, "--private", "--skip-bad", "--json"), 0);
+    root = json_of("out");
+    ck_assert_int_eq(number(root, "skipped_lines"), 1);
+    ck_assert_int_eq(number(root, "requests"), 10);
+    json_decref(root);
+}
+END_TEST
+
+/* Ctrl-C in the middle: workers end, the private daemon stops, the result so far is printed. */
+START_TEST(replay_can_be_interrupted)
+{
+    pid_t pid = start((const char *const[]){"replay", trace_file(200000), "--private", "--verify",
+                                            "--demo", NULL});
+
+    wait_for(count_leftovers() == 1, 5000);
+    usleep(100000); /* anywhere in the middle, or before it: both must end well */
+    kill(pid, SIGINT);
+    ck_assert_int_eq(end_of(pid), 1);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "demo: failed, "));
+    ck_assert_int_eq(count_leftovers(), 0);
+}
+END_TEST
+
+/* The result of a daemon that dies under the workers is misses, not wrong bytes. */
+START_TEST(F6_replay_survives_its_daemon)
+{
+    struct daemon *d = daemon_start(NULL);
+    int idle = daemon_fds(d);
+    pid_t pid = start((const char *const[]){"replay", trace_file(100000), "--socket",
+                                            daemon_socket(d), "--verify", "--json", NULL});
+
+    wait_for(daemon_fds(d) >= idle + 4, RUN_MS);
+    daemon_restart_killed(d);
+    wait_for(daemon_fds(d) >= idle + 4, RUN_MS); /* the workers are back */
+    kill(pid, SIGINT);
+    ck_assert_int_eq(end_of(pid), 1);
+    json_t *root = json_of("out");
+    ck_assert_int_eq(number(root, "mismatches"), 0);
+    json_decref(root);
+    daemon_stop(d);
+}
+END_TEST
+
+START_TEST(S15_replay_with_workers_killed)
+{
+    json_t *root;
+
+    ck_assert_int_eq(RUN("replay", trace_file(20000), "--private", "--gpu-bytes", "8M",
+                         "--host-bytes", "16M", "--verify", "--json", "--kill-every", "10"),
+                     0);
+    root = json_of("out");
+    ck_assert_int_eq(number(root, "mismatches"), 0);
+    ck_assert_int_ge(number(root, "requests"), 20000);
+    ck_assert_int_gt(number(root, "killed_workers"), 0);
+    json_decref(root);
+    ck_assert_int_eq(count_leftovers(), 0);
+}
+END_TEST
+
+CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_version,
+           without_a_daemon_it_fails_with_1, status_has_its_fields, ping_and_clients,
+           replay_reports_what_it_did, replay_with_a_private_daemon_leaves_nothing,
+           replay_of_bad_lines, replay_can_be_interrupted, F6_replay_survives_its_daemon,
+           S15_replay_with_workers_killed)
