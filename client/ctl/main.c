@@ -143,7 +143,7 @@ int main(int argc, char **argv)
             usage(stdout);
             return CTL_OK;
         case 'v':
-            return version_command(&ctl, 1, argv);
+            return dispatch(&ctl, 1, (char *[]){"version", NULL});
         default:
             return CTL_USAGE;
         }
