@@ -280,9 +280,12 @@ bool admit_is_in(const struct save *save, uint32_t namespace_)
     const struct admission *admission = save->admission;
     const struct table *table = save->owner->store->table;
 
-    for (uint32_t e = 0; e < admission->n_entries; e++)
-        if (table_part(table, admission->entries[e].part)->namespace_ == namespace_)
+    for (uint32_t e = 0; e < admission->n_entries; e++) {
+        const struct admission_entry *entry = &admission->entries[e];
+
+        if (entry->end > entry->first && table_part(table, entry->part)->namespace_ == namespace_)
             return true;
+    }
     return false;
 }
 

@@ -316,6 +316,25 @@ START_TEST(S42_nothing_in_flight_is_published_after_a_flush)
 }
 END_TEST
 
+START_TEST(S42_an_empty_entry_is_in_no_namespace)
+{
+    struct kit_owner *worker = open_with(0);
+    struct store_part_info elsewhere;
+    struct kit_entry entries[2] = {kit_entry(&kit, 0, 4)};
+    uint64_t blocks;
+
+    kit_register(&kit, worker, 2, kit.slot_bytes, &elsewhere);
+    entries[1] = (struct kit_entry){elsewhere.part, elsewhere.epoch, 0, 0};
+    ck_assert_int_eq(kit_save_open(&kit, worker, entries, 2, &save), KVC_OK);
+    ck_assert_int_eq(store_flush(kit.store, elsewhere.part, &blocks), KVC_OK);
+    kit_save_seal(&kit, &save);
+    ck_assert_uint_eq(save.n_assigned, 4);
+    kit_prove(&kit, &save);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 4);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(S42_open_loads_run_to_their_proof)
 {
     struct kit_owner *worker = open_with(8);
@@ -367,5 +386,6 @@ CHECK_MAIN_LOOPS("store/owner", CHECK_UNIT_S, {owner_page_is_sealed_and_private,
                  {S42_a_flush_drops_every_block_of_the_namespace, 0, 0},
                  {S42_old_epochs_are_stale, 0, 0},
                  {S42_nothing_in_flight_is_published_after_a_flush, 0, 0},
+                 {S42_an_empty_entry_is_in_no_namespace, 0, 0},
                  {S42_open_loads_run_to_their_proof, 0, 0},
                  {S42_a_flush_while_blocks_are_copied, 0, 1})
