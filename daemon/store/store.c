@@ -203,7 +203,7 @@ void store_stats(const struct store *store, struct store_stats *stats)
         stats->metadata_bytes += stats->tier[tier].used_slots * sizeof(struct table_slot);
     }
     stats->metadata_bytes += blocks_bytes(store->blocks);
-    stats->blocks = blocks_count(store->blocks);
+    stats->blocks = blocks_count(store->blocks) - store->in_state[SLOT_FILLING];
     stats->owners = store->sessions.count;
     stats->leases = store->leases.count;
     stats->open_loads = store->open_loads;

@@ -308,7 +308,8 @@ struct store_stats {
     struct slots_count tier[TIER_COUNT];
     uint64_t hits[TIER_COUNT], bytes_saved[TIER_COUNT], bytes_loaded[TIER_COUNT];
     uint64_t tier_evictions[TIER_COUNT];
-    uint64_t blocks, owners, leases, open_loads, filling_slots, quarantined_slots;
+    uint64_t blocks; /* published */
+    uint64_t owners, leases, open_loads, filling_slots, quarantined_slots;
     uint64_t misses, evictions, demotions, failed_demotions, promotions;
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, checksum_failures;

@@ -36,6 +36,8 @@ START_TEST(S12_no_hit_before_the_word)
     uint64_t lease;
 
     kit_tick(&kit);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
+    ck_assert_uint_eq(kit_stats(&kit).filling_slots, KEYS);
     ck_assert_uint_eq(kit_lookup(&kit, second, 0, KEYS, &lease), 0);
     ck_assert_uint_eq(kit_lookup(&kit, worker, 0, KEYS, &lease), 0);
     kit_write(&kit, &save, 0);
