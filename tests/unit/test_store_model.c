@@ -1,0 +1,40 @@
+/*
+ * Random operations on the store, compared with a reference model after each. KVC_MODEL_STEPS,
+ * KVC_MODEL_SEED and KVC_MODEL_SHAPE (its number) make a run longer, or repeat one.
+ */
+#include <stdlib.h>
+
+#include "tests/lib/check_main.h"
+#include "tests/lib/model.h"
+
+#define SHAPES     7
+#define SEEDS      3
+#define STEPS      1500
+#define STEPS_LONG 15000
+
+static uint64_t from_environment(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+
+    return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+START_TEST(random_operations_agree_with_the_model)
+{
+    uint32_t shape = (uint32_t)_i % model_n_shapes;
+    uint64_t seed = from_environment("KVC_MODEL_SEED", 1 + (uint64_t)_i / model_n_shapes);
+    uint64_t steps = from_environment("KVC_MODEL_STEPS", check_long() ? STEPS_LONG : STEPS);
+    struct model *m;
+
+    ck_assert_uint_eq(model_n_shapes, SHAPES);
+    if (from_environment("KVC_MODEL_SHAPE", shape) != shape ||
+        (getenv("KVC_MODEL_SEED") && (uint32_t)_i != shape))
+        return;
+    m = model_create(&model_shapes[shape], seed);
+    model_run(m, steps);
+    model_destroy(m);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("store/model", CHECK_LONG_S,
+                 {random_operations_agree_with_the_model, 0, SHAPES *SEEDS - 1})
