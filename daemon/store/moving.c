@@ -116,7 +116,7 @@ static enum moving_result start(struct tier_class *cls, struct moving *moving, u
 
 static bool is_paused(const struct store *store)
 {
-    return store->moves_failed > 0 && clock_now_us() < store->moves_paused;
+    return store->moves_paused != 0 && clock_now_us() < store->moves_paused;
 }
 
 static bool is_full(const struct store *store, uint64_t bytes)

@@ -58,11 +58,11 @@ struct store {
     uint64_t young_due;
     struct list moves; /* in flight */
     uint64_t moving_bytes;
-    uint64_t moves_paused;  /* clock_us until which no copy is started, after a failed one */
-    uint32_t moves_failed;  /* in a row */
+    uint64_t moves_paused; /* clock_us until which no copy is started after a failed one; 0: none */
+    uint32_t moves_failed; /* in a row */
     uint32_t waiting_saves; /* that are short of room */
     bool room;              /* events.room is due */
-    uint64_t last_use;         /* the latest that a record got; about clock_us */
+    uint64_t last_use;      /* the latest that a record got; about clock_us */
     uint64_t hash_seed;
     uint64_t in_state[SLOT_STATES]; /* slots of both tiers, FREE ones not counted */
     uint64_t open_loads;

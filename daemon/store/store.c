@@ -157,7 +157,7 @@ void store_nudge(struct store *store, struct owner *owner)
 /* After failed copies nothing but time tells that it is worth to try again. */
 static bool is_pause_over(const struct store *store, uint64_t now)
 {
-    return store->moves_failed > 0 && store->moves_paused != 0 && now >= store->moves_paused;
+    return store->moves_paused != 0 && now >= store->moves_paused;
 }
 
 void store_tick(struct store *store)

@@ -27,7 +27,7 @@ START_TEST(handles_find_what_was_put)
     ck_assert_ptr_null(handles_get(&handles, 1));
     for (uint32_t i = 0; i < ITEMS; i++)
         ids[i] = _i == 0 ? i + 1 : _i == 1 ? (uint64_t)(i + 1) << 32 : next_random();
-    for (int step = 0; step < 20000; step++) {
+    for (int step = 0; step < 5000; step++) {
         uint32_t i = (uint32_t)(next_random() >> 20) % ITEMS;
 
         if (there[i]) {
@@ -86,7 +86,7 @@ START_TEST(expiry_first_is_the_earliest)
     struct expiry expiry = {0};
 
     ck_assert_ptr_null(expiry_first(&expiry));
-    for (int step = 0; step < 20000; step++) {
+    for (int step = 0; step < 5000; step++) {
         uint32_t i = (uint32_t)(next_random() >> 20) % ITEMS;
         uint64_t at = next_random() % 1000;
         const struct expiry_item *first;
