@@ -105,6 +105,40 @@ START_TEST(test_no_descriptor_for_the_page)
 }
 END_TEST
 
+// A MAP that there are no descriptors for is refused as a whole, and may be asked for again.
+START_TEST(test_no_descriptors_for_extents)
+{
+    struct daemon *d = daemon_start(NULL);
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
+    static uint8_t digest[KVC_NAMESPACE_BYTES];
+    uint32_t slice = 4096, n_fds;
+    Kvcache__Register m = KVCACHE__REGISTER__INIT;
+    Kvcache__MapReply *reply;
+    int fds[KVC_WIRE_FDS_MAX], before;
+
+    m.namespace_digest = (ProtobufCBinaryData){sizeof(digest), digest};
+    m.block_tokens = 16;
+    m.n_slice_bytes = 1;
+    m.slice_bytes = &slice;
+    talk_free(talk_ask(sock, WIRE_REGISTER, &m.base, &kvcache__register_reply__descriptor));
+    before = talk_settled_fds(sock, d);
+    // The sixth of 24 extents fails, then all of them come.
+    daemon_log_expect(d, "cannot export extent=5");
+    daemon_fault_arm(d, "fd.dup", 5, 1);
+    talk_expect_error(sock, talk_send(sock, WIRE_MAP, NULL), KVC_E_NO_FDS, NULL);
+    ck_assert_int_eq(talk_settled_fds(sock, d), before);
+    reply = talk_reply(sock, talk_send(sock, WIRE_MAP, NULL), WIRE_MAP,
+                       &kvcache__map_reply__descriptor, fds, &n_fds);
+    ck_assert_uint_eq(n_fds, 24);
+    for (uint32_t i = 0; i < n_fds; i++)
+        close(fds[i]);
+    talk_free(reply);
+    ck_assert_int_eq(talk_settled_fds(sock, d), before);
+    close(sock);
+    daemon_stop(d);
+}
+END_TEST
+
 // Whether anything can be received: a reply, or the end.
 static bool answered(int sock)
 {
@@ -154,4 +188,4 @@ END_TEST
 
 CHECK_MAIN_LOOPS("conn/fds", CHECK_LIFE_S, {test_flat_after_many_connects, 0, 0},
                  {test_accept_pauses_and_resumes, 0, 1}, {test_no_descriptor_for_the_page, 0, 1},
-                 {test_every_allocation_fails_once, 0, 0})
+                 {test_no_descriptors_for_extents, 0, 0}, {test_every_allocation_fails_once, 0, 0})

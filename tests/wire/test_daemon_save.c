@@ -177,6 +177,44 @@ START_TEST(test_abort_of_a_waiting_save)
 }
 END_TEST
 
+static uint64_t sessions_held(struct talkworker *w)
+{
+    Kvcache__StatsReply *stats = talkworker_stats(w);
+    uint64_t n = stats->sessions;
+
+    talk_free(stats);
+    return n;
+}
+
+// The session ends while its save waits for room; another waits behind it and is answered.
+START_TEST(S14_ended_while_waiting_for_room)
+{
+    struct daemon *d = small_daemon();
+    struct talkworker w, other;
+    Kvcache__SaveReply *reply;
+    uint32_t seq;
+
+    talkworker_open(&w, daemon_socket(d), SLOT);
+    talkworker_open(&other, daemon_socket(d), SLOT);
+    daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
+    publish(&w, 1, SLOTS);
+    daemon_freeze(d);
+    talkworker_send_save(&w, 100, 2, true);
+    talkworker_close(&w);
+    seq = talkworker_send_save(&other, 200, 2, false);
+    daemon_thaw(d);
+    reply = talkworker_save_reply(&other, seq);
+    talkworker_prove_save(&other, reply);
+    talk_free(reply);
+    daemon_fault_off(d, "mover.late");
+    wait_for(sessions_held(&other) == 1, 2000);
+    ck_assert_uint_eq(talkworker_hits(&other, 1, SLOTS), SLOTS);
+    ck_assert_uint_eq(talkworker_hits(&other, 100, 2), 0);
+    talkworker_close(&other);
+    daemon_stop(d);
+}
+END_TEST
+
 // By the number of its request, after its reply was sent.
 START_TEST(test_abort_by_request)
 {
@@ -278,5 +316,5 @@ END_TEST
 CHECK_MAIN_LOOPS("daemon/save", CHECK_LIFE_S, {test_saved_and_found, 0, 0},
                  {test_done_comes_unasked, 0, 0}, {S5_empty_saves_do_nothing, 0, 0},
                  {test_waits_for_room_and_gives_up, 0, 0}, {test_abort_of_a_waiting_save, 0, 0},
-                 {test_abort_by_request, 0, 0}, {S16_abort_waits_for_the_words, 0, 1},
-                 {S15_drained_for_an_ended_session, 0, 0})
+                 {S14_ended_while_waiting_for_room, 0, 0}, {test_abort_by_request, 0, 0},
+                 {S16_abort_waits_for_the_words, 0, 1}, {S15_drained_for_an_ended_session, 0, 0})
