@@ -20,7 +20,7 @@ int talk_connect(const char *socket)
     return sock;
 }
 
-uint32_t talk_send(int sock, uint16_t type, const ProtobufCMessage *message)
+static enum wire_result send_packet(int sock, uint16_t type, const ProtobufCMessage *message)
 {
     struct wire_packet packet = {.type = type, .seq = ++last_seq, .body = out};
 
@@ -28,9 +28,20 @@ uint32_t talk_send(int sock, uint16_t type, const ProtobufCMessage *message)
         ck_assert_uint_le(protobuf_c_message_get_packed_size(message), sizeof(out));
         packet.body_len = (uint32_t)protobuf_c_message_pack(message, out);
     }
-    enum wire_result result = wire_send(sock, &packet);
+    return wire_send(sock, &packet);
+}
+
+uint32_t talk_send(int sock, uint16_t type, const ProtobufCMessage *message)
+{
+    enum wire_result result = send_packet(sock, type, message);
+
     ck_assert_msg(result == WIRE_OK, "%s not sent: result %d", wire_type_name(type), result);
-    return packet.seq;
+    return last_seq;
+}
+
+bool talk_try_send(int sock, uint16_t type, const ProtobufCMessage *message)
+{
+    return send_packet(sock, type, message) == WIRE_OK;
 }
 
 // One packet, or false at the end or when nothing comes in time.
