@@ -82,6 +82,31 @@ void *fake_body(const struct wire_packet *request, const ProtobufCMessageDescrip
     return message;
 }
 
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+// Mostly a few bits of the body, sometimes its length, type or number.
+static void spoil(uint64_t *state, struct wire_packet *packet, uint8_t *body)
+{
+    const uint64_t kind = next_random(state) % 32;
+
+    for (uint64_t n = next_random(state) % 3; n > 0 && packet->body_len > 0; n--)
+        body[next_random(state) % packet->body_len] ^= (uint8_t)(1u << next_random(state) % 8);
+    if (kind == 0)
+        packet->body_len = (uint32_t)(next_random(state) % (packet->body_len + 1));
+    else if (kind == 1)
+        packet->type ^= (uint16_t)(1u << next_random(state) % 16);
+    else if (kind == 2)
+        packet->seq += 1;
+    else if (kind == 3)
+        packet->n_fds = 0;
+}
+
 void fake_send(struct fake *fake, uint16_t type, uint32_t seq, const ProtobufCMessage *message,
                const int *fds, uint32_t n_fds)
 {
@@ -93,6 +118,8 @@ void fake_send(struct fake *fake, uint16_t type, uint32_t seq, const ProtobufCMe
         packet.body_len = (uint32_t)protobuf_c_message_pack(message, body);
     if (n_fds > 0)
         memcpy(packet.fds, fds, n_fds * sizeof(int));
+    if (fake->shared->spoil)
+        spoil(&fake->shared->spoil, &packet, body);
     while (wire_send(fake->sock, &packet) == WIRE_AGAIN)
         poll(&writable, 1, 1000);
 }

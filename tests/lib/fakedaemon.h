@@ -37,6 +37,7 @@ typedef bool fake_hook(struct fake *fake, const struct wire_packet *request);
 // Memory of both processes.
 struct fake_shared {
     int mode[FAKE_MODES]; // for hooks
+    uint64_t spoil;       // not 0: a seed; some bits of all that is sent are wrong
     uint32_t count[128];  // requests so far, by type
     uint32_t connections;
     uint64_t boot_epoch;

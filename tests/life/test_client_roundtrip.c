@@ -203,6 +203,19 @@ START_TEST(long_prompts_are_split)
 }
 END_TEST
 
+START_TEST(more_extents_than_a_packet_carries)
+{
+    struct kv kv;
+
+    begin((const char *[]){"--gpu-bytes", "128M", "--host-bytes", "128M", NULL});
+    kv_init(&kv, (const uint32_t[]){512}, 1, 2);
+    round_trip(&kv, 1, 1);
+    ck_assert_uint_eq(client->map.n_mapped, 128);
+    kv_free(&kv);
+    end();
+}
+END_TEST
+
 // S6: two entries with a common prefix; S1: hits in front of what is missing.
 START_TEST(S6_entries_share_a_prefix)
 {
@@ -308,6 +321,7 @@ END_TEST
 CHECK_MAIN_LOOPS("client/roundtrip", CHECK_LIFE_S,
                  {S4_layouts_come_back_bit_for_bit, 0, sizeof(shapes) / sizeof(shapes[0]) - 1},
                  {several_layouts_share_a_daemon, 0, 0}, {zero_gpu_budget_works, 0, 1},
-                 {long_prompts_are_split, 0, 0}, {S6_entries_share_a_prefix, 0, 0},
+                 {long_prompts_are_split, 0, 0}, {more_extents_than_a_packet_carries, 0, 0},
+                 {S6_entries_share_a_prefix, 0, 0},
                  {cancel_after_the_words_keeps_what_is_published, 0, 0},
                  {refusals_name_the_field, 0, 0}, {figures_and_lists, 0, 0})

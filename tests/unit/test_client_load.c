@@ -350,10 +350,36 @@ START_TEST(load_that_was_given_up_is_closed_by_its_late_reply)
 }
 END_TEST
 
+static int scatters_left;
+
+static kvc_status failing_scatter(void *stream, const struct pack_job *job)
+{
+    return scatters_left-- > 0 ? copy_host.scatter(stream, job) : KVC_E_DEVICE;
+}
+
+START_TEST(S39_failed_copy_says_what_is_valid)
+{
+    struct copy_ops failing;
+
+    begin(NULL, (kvc_options){0});
+    failing = copy_host;
+    failing.scatter = failing_scatter;
+    client->copy = &failing;
+    scatters_left = 2;
+    ck_assert_int_eq(load(0, 200, 0), KVC_E_DEVICE);
+    for (uint32_t i = 0; i < 200; i++)
+        ck_assert_uint_eq(valid[i], i < 128);
+    // Nothing reads the slots any more.
+    ck_assert_uint_eq(word(0), 1000);
+    end();
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("client/load", CHECK_LIFE_S, {bytes_arrive_and_the_word_says_so, 0, 0},
                  {nothing_to_load_is_no_error, 0, 0}, {large_loads_are_split, 0, 0},
                  {S32_two_keys_into_one_place_are_refused, 0, 0},
                  {bad_loads_are_refused_here, 0, 0}, {schedulers_do_not_load, 0, 0},
+                 {S39_failed_copy_says_what_is_valid, 0, 0},
                  {S39_half_a_load_says_which_half, 0, 0},
                  {S39_wrong_bytes_are_found_and_reported, 0, 0},
                  {impossible_replies_move_nothing, 0, LOAD_KINDS},

@@ -403,8 +403,41 @@ START_TEST(impossible_replies_write_nothing)
 }
 END_TEST
 
+static int gathers_left;
+
+static kvc_status failing_gather(void *stream, const struct pack_job *job)
+{
+    return gathers_left-- > 0 ? copy_host.gather(stream, job) : KVC_E_DEVICE;
+}
+
+// A device that fails in a chunk: that one and the later ones were never enqueued.
+START_TEST(S14_failed_copy_aborts_the_rest)
+{
+    struct copy_ops failing;
+    uint64_t save = 7;
+
+    begin(NULL, (kvc_options){0});
+    failing = copy_host;
+    failing.gather = failing_gather;
+    client->copy = &failing;
+    gathers_left = _i;
+    ck_assert_int_eq(save_blocks(0, 200, &save), KVC_E_DEVICE);
+    ck_assert_uint_eq(save, 7);
+    wait_for(fake_count(fake, WIRE_ABORT) == 1, 2000);
+    ck_assert_uint_eq(fake->shared->abort_save, 1);
+    ck_assert_uint_eq(fake->shared->abort_never, 4 - _i);
+    ck_assert(!fake->shared->abort_never_all);
+    for (uint32_t i = 0; i < 4; i++)
+        ck_assert_uint_eq(word(i), i < (uint32_t)_i ? 1000 + i : 0);
+    client->copy = &copy_host;
+    ck_assert_int_eq(save_blocks(0, 10, &save), KVC_OK);
+    end();
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("client/save", CHECK_LIFE_S, {blocks_checksums_and_words_arrive, 0, 0},
                  {without_checksums_and_without_a_waiter, 0, 0},
                  {S5_nothing_to_save_is_no_error, 0, 0}, {S5_bad_saves_are_refused_here, 0, 0},
-                 {only_workers_save, 0, 0}, {S4_S5_states_and_chunks_over_several_parts, 0, 0},
+                 {only_workers_save, 0, 0}, {S14_failed_copy_aborts_the_rest, 0, 3},
+                 {S4_S5_states_and_chunks_over_several_parts, 0, 0},
                  {impossible_replies_write_nothing, 0, SAVE_KINDS})
