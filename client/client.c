@@ -140,7 +140,9 @@ static kvc_status accept_hello(kvc_client *client, const struct codec_hello_repl
     client->session.boot_epoch = hello->boot_epoch;
     memcpy(client->session.secret, hello->secret, KVC_SECRET_BYTES);
     memcpy(client->device, hello->device, sizeof(client->device));
-    client->keys_max = hello->keys_max - 1 < KVC_KEYS_MAX ? hello->keys_max : KVC_KEYS_MAX;
+    client->keys_max = hello->keys_max;
+    if (client->keys_max == 0 || client->keys_max > KVC_KEYS_MAX)
+        client->keys_max = KVC_KEYS_MAX;
     client->stopping = false;
     return KVC_OK;
 }

@@ -62,8 +62,8 @@ typedef struct kvc_options {
 /* Connects and says hello. *client is the caller's, until kvc_close. */
 KVC_API kvc_status kvc_connect(const kvc_options *options, kvc_client **client);
 
-/* Ends the session, unmaps and frees everything; saves that are not proved yet are dropped by the
- * daemon once they are. NULL is fine. */
+/* Ends the session, unmaps and frees everything. Saves whose copies have ended are still published,
+ * others are dropped. The one call that a forked child may make. NULL is fine. */
 KVC_API void kvc_close(kvc_client *client);
 
 /*

@@ -8,8 +8,8 @@
 
 #ifdef KVC_DEBUG
 /*
- * Stops the process (SIGSTOP) at the n-th pass of point from now, counted from 1; 0: never. One
- * point at a time. $KVC_DEBUG_PAUSE="point:n" does the same from the start.
+ * Stops the process (SIGSTOP) at this thread's n-th pass of point from now, counted from 1; 0:
+ * never. One point at a time. $KVC_DEBUG_PAUSE="point:n" does the same from the start.
  */
 void pause_arm(const char *point, unsigned n);
 void pause_pass(const char *point);

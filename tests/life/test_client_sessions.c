@@ -1,4 +1,5 @@
 // Several processes with one daemon, and what becomes of a client when the daemon or it goes away.
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -435,6 +436,40 @@ START_TEST(publication_needs_no_further_call)
 }
 END_TEST
 
+static void *live_in_a_thread(void *arg)
+{
+    struct worker *w = arg;
+    bool ok = worker_open(w, KVC_ROLE_WORKER);
+    uint64_t id;
+
+    for (int i = 0; i < 20 && ok; i++) {
+        ok = save_all(w, &id) == KVC_OK &&
+             (id == 0 || kvc_wait(w->client, id, 5000, NULL) == KVC_OK);
+        // Another thread may be filling the same keys.
+        ok =
+            ok && wait_until(load_prefix(w), 5000) && (i % 7 || kvc_reconnect(w->client) == KVC_OK);
+    }
+    worker_close(w);
+    return ok ? w : NULL;
+}
+
+START_TEST(clients_of_several_threads)
+{
+    static struct worker workers[4];
+    pthread_t threads[4];
+    void *result;
+
+    begin(NULL);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, live_in_a_thread, &workers[i]), 0);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], &result), 0);
+        ck_assert_ptr_eq(result, &workers[i]);
+    }
+    daemon_stop(d);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS(
     "client/sessions", CHECK_LIFE_S, {two_processes_share, 0, 0},
     {readers_load_and_cannot_write, 0, 0}, {S35_lease_is_adopted_by_another_process, 0, 0},
@@ -442,4 +477,4 @@ CHECK_MAIN_LOOPS(
     {stopped_daemon, 0, 0},
     {process_stops_where_it_was_told, 0, sizeof(stop_points) / sizeof(stop_points[0]) - 1},
     {process_goes_on_after_a_stop, 0, 0}, {forked_child_leaves_the_session_alone, 0, 0},
-    {publication_needs_no_further_call, 0, 0})
+    {publication_needs_no_further_call, 0, 0}, {clients_of_several_threads, 0, 0})
