@@ -27,6 +27,7 @@
 
 #define FAKE_EXTENT_BYTES (2u << 20)
 #define FAKE_EXTENTS      4u // of each tier
+#define FAKE_TIER_BYTES   ((uint64_t)FAKE_EXTENTS * FAKE_EXTENT_BYTES)
 #define FAKE_MODES        8
 
 struct fake;
@@ -88,6 +89,8 @@ void fake_reply(struct fake *fake, const struct wire_packet *request,
 void fake_error(struct fake *fake, const struct wire_packet *request, kvc_status status,
                 const char *field, const char *detail);
 void fake_usual(struct fake *fake, const struct wire_packet *request);
+// Writes down in shared memory what the request says. Not for hooks: it is done before them.
+void fake_note(struct fake *fake, const struct wire_packet *request);
 // Unpacks; ends the process if it cannot. Never freed: the process is short-lived.
 void *fake_body(const struct wire_packet *request, const ProtobufCMessageDescriptor *descriptor);
 
