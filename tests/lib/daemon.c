@@ -225,9 +225,16 @@ void daemon_kill(struct daemon *d)
     forget(d);
 }
 
-void daemon_restart_killed(struct daemon *d)
+void daemon_end_killed(struct daemon *d)
 {
     proc_kill(d->pid);
+    d->pid = 0;
+}
+
+void daemon_restart_killed(struct daemon *d)
+{
+    if (d->pid > 0)
+        proc_kill(d->pid);
     spawn(d);
     wait_ready(d);
 }

@@ -49,6 +49,9 @@ void daemon_stop(struct daemon *d);
 // kill -9. Warnings and errors in the log are judged as by daemon_stop(); nothing else is.
 void daemon_kill(struct daemon *d);
 
+// kill -9, and nobody is there; daemon_restart_killed() must follow.
+void daemon_end_killed(struct daemon *d);
+
 // kill -9 and a new start with the same arguments and socket, keeping log and announcements.
 void daemon_restart_killed(struct daemon *d);
 

@@ -246,11 +246,15 @@ uint32_t engine_count(struct engine *e, uint32_t first, uint32_t n)
     return count;
 }
 
+kvc_status engine_try_lookup(struct engine *e, uint32_t first, uint32_t n)
+{
+    e->leased = first;
+    return kvc_lookup(e->client, 0, &e->part, 1, make_keys(first, n), n, 0, &e->lease);
+}
+
 uint32_t engine_lookup(struct engine *e, uint32_t first, uint32_t n)
 {
-    succeed(e, kvc_lookup(e->client, 0, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
-            "lookup");
-    e->leased = first;
+    succeed(e, engine_try_lookup(e, first, n), "lookup");
     return e->lease.blocks;
 }
 

@@ -64,6 +64,7 @@ uint32_t engine_count(struct engine *e, uint32_t first, uint32_t n);
 
 // Leases the prefix and returns its length.
 uint32_t engine_lookup(struct engine *e, uint32_t first, uint32_t n);
+kvc_status engine_try_lookup(struct engine *e, uint32_t first, uint32_t n);
 // Loads all that is leased and checks every byte.
 void engine_load(struct engine *e);
 kvc_status engine_try_load(struct engine *e);

@@ -25,7 +25,7 @@ static void ordinary_life(struct scene *scene)
     engine_close(e);
 }
 
-static void open_figures(struct stage *s)
+void stage_open_figures(struct stage *s)
 {
     struct engine operator;
 
@@ -40,7 +40,7 @@ void stage_open_bare(struct stage *s, const char *const args[])
     *s = (struct stage){.daemon = daemon_start(args != NULL ? args : small),
                         .next_key = STAGE_WITNESS_KEYS};
     s->socket = daemon_socket(s->daemon);
-    open_figures(s);
+    stage_open_figures(s);
 }
 
 void stage_open(struct stage *s, const char *const args[])

@@ -30,6 +30,9 @@ void stage_open(struct stage *s, const char *const args[]);
 // The same on a daemon without a witness, for tests that bring their own.
 void stage_open_bare(struct stage *s, const char *const args[]);
 
+// Connects anew to a daemon that was started again; who was connected before is closed by the test.
+void stage_open_figures(struct stage *s);
+
 // The witness saves, looks up and loads something new, and finds what it saved first.
 void stage_witness_works(struct stage *s);
 
