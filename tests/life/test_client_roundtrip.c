@@ -9,12 +9,14 @@
 #include "tests/lib/kv.h"
 #include "tests/lib/wait.h"
 
+#define N_SMALL 20u
+
 static struct daemon *daemon_;
 static kvc_client *client;
 
 static void begin(const char *const *args)
 {
-    kvc_options options = {.save_ms = 2000, .lookup_ms = 2000};
+    kvc_options options = {.connect_ms = 5000, .save_ms = 5000, .lookup_ms = 5000};
 
     daemon_ = daemon_start(args);
     options.socket = daemon_socket(daemon_);
@@ -244,6 +246,128 @@ START_TEST(S6_entries_share_a_prefix)
 }
 END_TEST
 
+// The source may be overwritten as soon as the call returns, whenever the daemon publishes.
+START_TEST(S37_sources_are_free_when_save_returns)
+{
+    uint8_t keys[N_SMALL * KVC_KEY_BYTES];
+    uint32_t ids[N_SMALL];
+    struct kv kv;
+    kvc_part part;
+    kvc_lease lease;
+    uint64_t id;
+
+    begin(NULL);
+    kv_init(&kv, (const uint32_t[]){512, 36}, 2, 2 * N_SMALL);
+    part = register_kv(&kv);
+    kv_keys(1, 0, N_SMALL, keys);
+    kv_ids(0, N_SMALL, ids);
+    for (uint32_t i = 0; i < N_SMALL; i++)
+        kv_fill(&kv, i, i);
+    id = save(part, keys, ids, N_SMALL, NULL);
+    for (uint32_t i = 0; i < N_SMALL; i++)
+        kv_fill(&kv, i, 1000 + i);
+    await_published(id, N_SMALL);
+    ck_assert_int_eq(kvc_lookup(client, 0, &part, 1, keys, N_SMALL, 0, &lease), KVC_OK);
+    kv_ids(N_SMALL, N_SMALL, ids);
+    load_all(part, lease.id, ids, N_SMALL);
+    for (uint32_t i = 0; i < N_SMALL; i++)
+        ck_assert(kv_holds(&kv, N_SMALL + i, i));
+    kv_free(&kv);
+    end();
+}
+END_TEST
+
+// Saves blocks at to at + n - 1; whether they and all before them are there now.
+static bool save_prefix(kvc_part part, const uint8_t *keys, const uint32_t *ids, uint32_t at,
+                        uint32_t n)
+{
+    uint64_t id = save(part, keys + (size_t)at * KVC_KEY_BYTES, ids + at, n, NULL);
+    uint32_t blocks = 0;
+
+    if (id != 0)
+        ck_assert_int_eq(kvc_wait(client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_probe(client, &part, 1, keys, at + n, &blocks), KVC_OK);
+    return blocks == at + n;
+}
+
+// S33: what was demoted comes from the host tier, in the same load; other blocks stay untouched.
+START_TEST(S33_loads_from_mixed_tiers)
+{
+    enum { N = 900, STEP = 50 };
+    static uint8_t keys[N * KVC_KEY_BYTES];
+    static uint32_t ids[N];
+    struct kv kv;
+    struct admin_stats stats;
+    kvc_part part;
+    kvc_lease lease;
+
+    // 512 slots on the gpu tier.
+    begin((const char *[]){"--gpu-bytes", "2M", "--host-bytes", "16M", NULL});
+    kv_init(&kv, (const uint32_t[]){512, 36}, 2, 3 * N);
+    part = register_kv(&kv);
+    kv_keys(1, 0, N, keys);
+    for (uint32_t i = 0; i < N; i++)
+        kv_fill(&kv, i, i);
+    // Room is made in the background: what was skipped is saved again when there is some.
+    kv_ids(0, N, ids);
+    for (uint32_t at = 0; at < N; at += STEP)
+        wait_for(save_prefix(part, keys, ids, at, STEP), 10000);
+    ck_assert_int_eq(kvc_lookup(client, 0, &part, 1, keys, N, 0, &lease), KVC_OK);
+    ck_assert_uint_eq(lease.blocks, N);
+    ck_assert_uint_eq(lease.gpu + lease.host, N);
+    ck_assert(lease.gpu > 0 && lease.host > 0);
+    // Every second block of the worker, in reverse order.
+    for (uint32_t i = 0; i < N; i++)
+        ids[i] = 3 * N - 1 - 2 * i;
+    load_all(part, lease.id, ids, N);
+    for (uint32_t i = 0; i < N; i++) {
+        ck_assert(kv_holds(&kv, 3 * N - 1 - 2 * i, i));
+        ck_assert(3 * N - 2 - 2 * i < N || kv_cleared(&kv, 3 * N - 2 - 2 * i));
+    }
+    ck_assert_int_eq(admin_stats(client, &stats), KVC_OK);
+    ck_assert_uint_gt(stats.demotions, 0);
+    ck_assert_uint_eq(stats.checksum_failures, 0);
+    kv_free(&kv);
+    end();
+}
+END_TEST
+
+// S34: equal keys in another layout, or another namespace, are misses.
+START_TEST(S34_other_layouts_are_misses)
+{
+    struct kv kv, other;
+    uint8_t keys[N_SMALL * KVC_KEY_BYTES];
+    kvc_part part;
+    uint32_t blocks = 77;
+
+    begin(NULL);
+    kv_init(&kv, (const uint32_t[]){512, 36}, 2, 2 * N_SMALL);
+    round_trip(&kv, 1, N_SMALL);
+    kv_keys(1, 0, N_SMALL, keys);
+    kv_init(&other, (const uint32_t[]){512, 36}, 2, 2 * N_SMALL);
+    switch (_i) {
+    case 0:
+        other.slices[1].bytes = 35;
+        break;
+    case 1:
+        other.slices[1].dtype = 3;
+        break;
+    case 2:
+        other.desc.block_tokens = 32;
+        break;
+    case 3:
+        other.desc.namespace_digest[0]++;
+        break;
+    }
+    part = register_kv(&other);
+    ck_assert_int_eq(kvc_probe(client, &part, 1, keys, N_SMALL, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, 0);
+    kv_free(&kv);
+    kv_free(&other);
+    end();
+}
+END_TEST
+
 START_TEST(cancel_after_the_words_keeps_what_is_published)
 {
     uint8_t keys[8 * KVC_KEY_BYTES];
@@ -268,7 +392,7 @@ START_TEST(cancel_after_the_words_keeps_what_is_published)
 }
 END_TEST
 
-START_TEST(refusals_name_the_field)
+START_TEST(S31_refusals_name_the_field)
 {
     uint8_t keys[2 * KVC_KEY_BYTES] = {0}; // the same twice
     const uint32_t ids[2] = {0, 1};
@@ -322,6 +446,7 @@ CHECK_MAIN_LOOPS("client/roundtrip", CHECK_LIFE_S,
                  {S4_layouts_come_back_bit_for_bit, 0, sizeof(shapes) / sizeof(shapes[0]) - 1},
                  {several_layouts_share_a_daemon, 0, 0}, {zero_gpu_budget_works, 0, 1},
                  {long_prompts_are_split, 0, 0}, {more_extents_than_a_packet_carries, 0, 0},
-                 {S6_entries_share_a_prefix, 0, 0},
+                 {S6_entries_share_a_prefix, 0, 0}, {S37_sources_are_free_when_save_returns, 0, 0},
+                 {S33_loads_from_mixed_tiers, 0, 0}, {S34_other_layouts_are_misses, 0, 3},
                  {cancel_after_the_words_keeps_what_is_published, 0, 0},
-                 {refusals_name_the_field, 0, 0}, {figures_and_lists, 0, 0})
+                 {S31_refusals_name_the_field, 0, 0}, {figures_and_lists, 0, 0})

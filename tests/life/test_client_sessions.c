@@ -45,8 +45,11 @@ static void begin(const char *const *args)
 // Also for children, which have no frame of a test around them.
 static bool worker_open(struct worker *w, kvc_role role)
 {
-    const kvc_options options = {
-        .socket = daemon_socket(d), .role = role, .save_ms = 2000, .lookup_ms = 2000};
+    const kvc_options options = {.socket = daemon_socket(d),
+                                 .role = role,
+                                 .connect_ms = 5000,
+                                 .save_ms = 5000,
+                                 .lookup_ms = 5000};
 
     kv_init(&w->kv, (const uint32_t[]){512, 36}, 2, N);
     kv_keys(1, 0, N, w->keys);
@@ -287,7 +290,7 @@ START_TEST(stopped_daemon)
     ck_assert_int_eq(kvc_connect(&options, &late), KVC_E_DEADLINE);
     ck_assert_uint_lt(rpc_now_us() - before, 3000000 * check_time_multiplier());
     daemon_thaw(d);
-    w.client->save_ms = w.client->lookup_ms = 2000;
+    w.client->save_ms = w.client->lookup_ms = 5000;
     ck_assert_int_eq(kvc_ping(w.client), KVC_OK);
     wait_for(nothing_owed(&w), 5000);
     ck_assert_uint_eq(figures(&w).blocks, 0);

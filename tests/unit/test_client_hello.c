@@ -15,7 +15,8 @@
 
 static kvc_client *connect_as(const struct fake *fake, kvc_role role)
 {
-    const kvc_options options = {.socket = fake->socket, .role = role, .connect_ms = 2000};
+    const kvc_options options = {
+        .socket = fake->socket, .role = role, .connect_ms = 5000, .lookup_ms = 5000};
     kvc_client *client = NULL;
 
     ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
@@ -34,11 +35,18 @@ START_TEST(no_daemon_fails_fast)
     for (size_t i = 0; i < 2; i++) {
         const kvc_options options = {.socket = paths[i]};
         kvc_client *client = (kvc_client *)1;
-        uint64_t before = rpc_now_us();
+        uint64_t best_ms = UINT64_MAX;
 
-        ck_assert_int_eq(kvc_connect(&options, &client), KVC_E_DISCONNECTED);
-        ck_assert_uint_lt(elapsed_ms(before), 10 * check_time_multiplier());
-        ck_assert_ptr_eq(client, (kvc_client *)1);
+        // The best of some: others use this machine, too.
+        for (int try = 0; try < 20; try++) {
+            uint64_t before = rpc_now_us(), ms;
+
+            ck_assert_int_eq(kvc_connect(&options, &client), KVC_E_DISCONNECTED);
+            ck_assert_ptr_eq(client, (kvc_client *)1);
+            ms = elapsed_ms(before);
+            best_ms = ms < best_ms ? ms : best_ms;
+        }
+        ck_assert_uint_lt(best_ms, 10);
     }
 }
 END_TEST
@@ -269,13 +277,14 @@ static kvc_status expected_status(int kind)
 START_TEST(bad_hello_is_refused)
 {
     struct fake *fake = fake_start(bad_hello_hook);
-    const kvc_options options = {.socket = fake->socket, .connect_ms = 200};
+    const kvc_options options = {.socket = fake->socket,
+                                 .connect_ms = _i == HELLO_SILENCE ? 50 : 5000};
     uint64_t before = rpc_now_us();
     kvc_client *client;
 
     fake->shared->mode[0] = _i;
     ck_assert_int_eq(kvc_connect(&options, &client), expected_status(_i));
-    ck_assert_uint_lt(elapsed_ms(before), 1000 * check_time_multiplier());
+    ck_assert_uint_lt(elapsed_ms(before), 3000 * check_time_multiplier());
     fake_stop(fake);
 }
 END_TEST
@@ -285,7 +294,7 @@ START_TEST(failed_reconnect_is_tried_again)
 {
     struct fake *fake = fake_start(bad_hello_hook);
     kvc_client *client;
-    kvc_options options = {.socket = fake->socket, .connect_ms = 100};
+    kvc_options options = {.socket = fake->socket, .connect_ms = 5000};
     struct kv kv;
     kvc_part part;
     int fds;
@@ -297,12 +306,14 @@ START_TEST(failed_reconnect_is_tried_again)
     fds = proc_count_fds(getpid());
     for (int kind = 0; kind < HELLO_KINDS; kind++) {
         fake->shared->mode[0] = kind;
+        client->connect_ms = kind == HELLO_SILENCE ? 50 : 5000;
         ck_assert_int_eq(kvc_reconnect(client), expected_status(kind));
         ck_assert_int_eq(kvc_ping(client), KVC_E_DISCONNECTED);
         ck_assert_int_eq(kvc_fd(client), -1);
         ck_assert_int_eq(proc_count_fds(getpid()), fds - 1);
     }
     fake->shared->mode[0] = HELLO_KINDS;
+    client->connect_ms = 5000;
     ck_assert_int_eq(kvc_reconnect(client), KVC_OK);
     ck_assert_uint_eq(fake->shared->drained_session, 1);
     ck_assert_int_eq(kvc_ping(client), KVC_OK);

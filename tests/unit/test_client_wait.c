@@ -16,7 +16,7 @@ static kvc_part part;
 
 static void begin(fake_hook *hook, uint32_t save_ms)
 {
-    kvc_options options = {.save_ms = save_ms, .lookup_ms = 50};
+    kvc_options options = {.connect_ms = 5000, .save_ms = save_ms, .lookup_ms = 5000};
 
     fake = fake_start(hook);
     options.socket = fake->socket;
@@ -168,7 +168,7 @@ START_TEST(saves_to_a_stopped_daemon)
         kvc_status status = save_one(NULL);
 
         ck_assert(status == KVC_E_DEADLINE || status == KVC_E_BUSY);
-        ck_assert_uint_lt(rpc_now_us() - before, 200000 * check_time_multiplier());
+        ck_assert_uint_lt(rpc_now_us() - before, 2000000 * check_time_multiplier());
     }
     fake_thaw(fake);
     wait_for(kvc_ping(client) == KVC_OK, 2000);
@@ -187,7 +187,7 @@ START_TEST(wait_tells_the_outcome_once)
     kvc_outcome outcome = {.status = KVC_E_SYSTEM};
     uint64_t save;
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     fake->shared->mode[0] = DONE_WITH_REPLY;
     ck_assert_int_eq(save_one(&save), KVC_OK);
     ck_assert_int_eq(kvc_wait(client, save, 2000, &outcome), KVC_OK);
@@ -208,7 +208,7 @@ START_TEST(wait_has_a_deadline)
     kvc_outcome outcome = {.published = 77};
     uint64_t first, second, before;
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     ck_assert_int_eq(save_one(&first), KVC_OK);
     ck_assert_int_eq(save_one(&second), KVC_OK);
     ck_assert_int_eq(kvc_wait(client, first, 0, &outcome), KVC_E_DEADLINE);
@@ -232,7 +232,7 @@ START_TEST(broken_session_ends_its_saves)
     kvc_outcome outcome;
     uint64_t saves[3];
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(save_one(&saves[i]), KVC_OK);
     kill(fake->pid, SIGKILL);
@@ -253,7 +253,7 @@ START_TEST(reconnect_ends_the_old_saves)
     kvc_outcome outcome;
     uint64_t save;
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     ck_assert_int_eq(save_one(&save), KVC_OK);
     ck_assert_int_eq(kvc_reconnect(client), KVC_OK);
     ck_assert_int_eq(kvc_wait(client, save, 0, &outcome), KVC_OK);
@@ -267,7 +267,7 @@ START_TEST(cancel_answers_with_the_outcome)
     kvc_outcome outcome;
     uint64_t save;
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     ck_assert_int_eq(save_one(&save), KVC_OK);
     ck_assert_int_eq(kvc_cancel(client, save, 2000, &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
@@ -285,7 +285,7 @@ START_TEST(late_answer_to_a_cancel_counts)
     kvc_outcome outcome;
     uint64_t save;
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     ck_assert_int_eq(save_one(&save), KVC_OK);
     fake->shared->mode[0] = LATE_ABORT;
     ck_assert_int_eq(kvc_cancel(client, save, 10, &outcome), KVC_E_DEADLINE);
@@ -303,7 +303,7 @@ START_TEST(cancel_after_the_end)
     kvc_outcome outcome;
     uint64_t save;
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     ck_assert_int_eq(save_one(&save), KVC_OK);
     fake->shared->mode[0] = DONE_BEFORE_ABORT;
     ck_assert_int_eq(kvc_cancel(client, save, 2000, &outcome), KVC_OK);
@@ -322,7 +322,7 @@ START_TEST(outcomes_that_nobody_fetches_are_forgotten)
     kvc_outcome outcome;
     uint64_t first, last;
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     fake->shared->mode[0] = DONE_WITH_REPLY;
     ck_assert_int_eq(save_one(&first), KVC_OK);
     for (uint32_t i = 0; i < SAVES_MAX; i++)
@@ -339,7 +339,7 @@ START_TEST(stopping_daemon_is_not_asked_any_more)
     kvc_lease lease;
     const uint8_t key[KVC_KEY_BYTES] = {1};
 
-    begin(hook, 2000);
+    begin(hook, 5000);
     fake->shared->mode[0] = STOPPING;
     ck_assert_int_eq(kvc_ping(client), KVC_OK);
     ck_assert_int_eq(save_one(NULL), KVC_E_STOPPING);
