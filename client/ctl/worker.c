@@ -49,6 +49,13 @@ static bool is_session_loss(kvc_status status)
     return status == KVC_E_DISCONNECTED || status == KVC_E_PROTOCOL;
 }
 
+/* Without a daemon all is a miss, at a pace that leaves some of the trace for when it is back. */
+static void reconnect(struct worker *worker)
+{
+    if (kvc_reconnect(worker->client) != KVC_OK)
+        usleep(1000);
+}
+
 static uint8_t *slice_at(const struct worker *worker, uint32_t block, uint32_t slice)
 {
     return worker->cache +
@@ -246,7 +253,7 @@ int worker_run(const struct worker_options *options)
         if (status != KVC_OK)
             atomic_fetch_add(&worker.counts->errors, 1);
         if (is_session_loss(status))
-            kvc_reconnect(worker.client); /* until it works, all is a miss */
+            reconnect(&worker);
         at += step;
         atomic_store(&worker.counts->next, at);
     }
