@@ -37,6 +37,18 @@ kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint
     return KVC_OK;
 }
 
+kvc_status admin_config(kvc_client *client, const char *name, const char *value)
+{
+    struct call call = {.type = WIRE_CONFIG};
+    struct wire_packet reply;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_config(name, value, client->rpc.body, &call.len);
+    return client_call(client, &call, status, client->connect_ms, &reply);
+}
+
 kvc_status admin_ping(kvc_client *client, const void *payload, size_t len)
 {
     struct call call = {.type = WIRE_PING};

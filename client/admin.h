@@ -49,6 +49,9 @@ struct admin_list {
 kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint32_t limit,
                       struct admin_list *list);
 
+/* Changes a setting of the running daemon; kvc_error says what is wrong with it. */
+kvc_status admin_config(kvc_client *client, const char *name, const char *value);
+
 /* Round trip with a payload that must come back. */
 kvc_status admin_ping(kvc_client *client, const void *payload, size_t len);
 

@@ -200,6 +200,7 @@ struct admin_debug;
 struct admin_debug_reply;
 bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                            struct admin_stats *stats);
+kvc_status codec_put_config(const char *name, const char *value, uint8_t *body, size_t *len);
 kvc_status codec_put_list(const char *what, uint64_t after, uint32_t limit, uint8_t *body,
                           size_t *len);
 bool codec_get_list_reply(struct codec_scratch *scratch, const struct wire_packet *packet,

@@ -70,6 +70,15 @@ bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_pack
     return true;
 }
 
+kvc_status codec_put_config(const char *name, const char *value, uint8_t *body, size_t *len)
+{
+    Kvcache__Config message = KVCACHE__CONFIG__INIT;
+
+    message.name = (char *)name;
+    message.value = (char *)value;
+    return codec_pack_body(&message.base, body, len);
+}
+
 kvc_status codec_put_list(const char *what, uint64_t after, uint32_t limit, uint8_t *body,
                           size_t *len)
 {

@@ -1,6 +1,5 @@
 #include "daemon/config.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
@@ -8,14 +7,13 @@
 
 #include "proto/limits.h"
 
-enum kind { TEXT, SIZE, MODE, CHOICE };
-
 struct option {
     const char *name;
-    enum kind kind;
+    enum value_kind kind;
+    bool runtime;
     size_t offset; /* of its field in struct config */
     const char *preset;
-    uint64_t min, max; /* SIZE, MODE */
+    uint64_t min, max; /* of numbers */
     const char *const *choices;
     const char *value; /* its name in --help */
     const char *help;
@@ -23,29 +21,48 @@ struct option {
 
 static const char *const devices[] = {"auto", "host", "cuda", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
+static const char *const origins[] = {"default", "file", "environment", "argument", "runtime"};
 
 #define FIELD(name) offsetof(struct config, name)
+#define RUNTIME     true
+#define START       false
+#define SECOND      1000u
+#define HOUR        3600000u
 
 static const struct option options[] = {
-    {"socket", TEXT, FIELD(socket), "/run/kvcached/kvcached.sock", 0, 0, NULL, "PATH",
+    {"socket", VALUE_TEXT, START, FIELD(socket), "/run/kvcached/kvcached.sock", 0, 0, NULL, "PATH",
      "where to listen; PATH.lock keeps a second daemon away"},
-    {"socket-mode", MODE, FIELD(socket_mode), "0660", 0, 0777, NULL, "MODE",
+    {"socket-mode", VALUE_MODE, START, FIELD(socket_mode), "0660", 0, 0777, NULL, "MODE",
      "permissions of the socket file, octal"},
-    {"device", CHOICE, FIELD(device), "auto", 0, 0, devices, "NAME",
+    {"device", VALUE_CHOICE, START, FIELD(device), "auto", 0, UINT64_MAX, devices, "NAME",
      "auto, host (memory of this machine in place of a GPU) or cuda"},
-    {"gpu-bytes", SIZE, FIELD(gpu_bytes), "256M", 0, UINT64_MAX, NULL, "SIZE",
+    {"gpu-bytes", VALUE_SIZE, START, FIELD(gpu_bytes), "256M", 0, UINT64_MAX, NULL, "SIZE",
      "memory of the GPU tier; 0: none"},
-    {"host-bytes", SIZE, FIELD(host_bytes), "1G", 0, UINT64_MAX, NULL, "SIZE",
+    {"host-bytes", VALUE_SIZE, START, FIELD(host_bytes), "1G", 0, UINT64_MAX, NULL, "SIZE",
      "memory of the host tier; 0: none"},
-    {"log-level", CHOICE, FIELD(log_level), "info", 0, 0, levels, "LEVEL",
+    {"lease-time", VALUE_TIME, RUNTIME, FIELD(lease_ms), "30s", 10, KVC_LEASE_MS_MAX, NULL, "TIME",
+     "how long a lease lasts that asks for no time"},
+    {"save-time", VALUE_TIME, RUNTIME, FIELD(save_proof_ms), "30s", SECOND, HOUR, NULL, "TIME",
+     "a save that is not proved by then is aborted"},
+    {"promotion-time", VALUE_TIME, RUNTIME, FIELD(promotion_ms), "60s", 0, HOUR, NULL, "TIME",
+     "two hits on the host tier within it promote a block; 0ms: never"},
+    {"clean-low", VALUE_SHARE, RUNTIME, FIELD(clean_low), "10%", 0, 1000, NULL, "SHARE",
+     "of the GPU tier: when less is free or clean, blocks are copied to the host tier"},
+    {"clean-high", VALUE_SHARE, RUNTIME, FIELD(clean_high), "15%", 0, 1000, NULL, "SHARE",
+     "... until this much is"},
+    {"moving-bytes", VALUE_SIZE, RUNTIME, FIELD(moving_bytes), "64M", 1u << 20, 1ull << 40, NULL,
+     "SIZE", "copies between tiers in flight, in all"},
+    {"drain-time", VALUE_TIME, RUNTIME, FIELD(drain_ms), "5s", 0, HOUR, NULL, "TIME",
+     "SIGTERM waits this long for what is in flight"},
+    {"log-level", VALUE_CHOICE, RUNTIME, FIELD(log_level), "info", 0, UINT64_MAX, levels, "LEVEL",
      "error, warning, info, or debug in debug builds"},
 };
 
 #define OPTIONS (sizeof(options) / sizeof(options[0]))
 
-static bool explain(char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+_Static_assert(OPTIONS <= CONFIG_ROWS_MAX, "more options than origins");
 
-static bool explain(char *why, const char *format, ...)
+bool config_explain(char *why, const char *format, ...)
 {
     va_list args;
 
@@ -55,91 +72,52 @@ static bool explain(char *why, const char *format, ...)
     return false;
 }
 
-bool config_parse_size(const char *text, uint64_t *bytes)
+static const uint64_t *number(const struct config *config, const struct option *o)
 {
-    static const char units[] = "KMGT";
-    uint64_t value = 0;
-    const char *at = text;
-
-    for (; isdigit((unsigned char)*at); at++)
-        if (__builtin_mul_overflow(value, 10u, &value) ||
-            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
-            return false;
-    if (at == text)
-        return false;
-    if (*at != '\0') {
-        const char *unit = strchr(units, toupper((unsigned char)*at));
-        unsigned shift = unit != NULL ? 10u * (unsigned)(unit - units + 1) : 0;
-
-        if (unit == NULL || at[1] != '\0' || value > UINT64_MAX >> shift)
-            return false;
-        value <<= shift;
-    }
-    *bytes = value;
-    return true;
+    return (const uint64_t *)((const char *)config + o->offset);
 }
 
-const char *config_format_size(uint64_t bytes, char text[24])
+static bool out_of_range(const struct option *o, const char *value, char *why)
 {
-    static const char units[] = "KMGT";
-    int unit = -1;
+    char least[VALUE_TEXT_MAX], most[VALUE_TEXT_MAX];
 
-    while (unit < 3 && bytes > 0 && bytes % 1024 == 0) {
-        bytes /= 1024;
-        unit++;
-    }
-    snprintf(text, 24, "%" PRIu64 "%.*s", bytes, unit >= 0, unit >= 0 ? units + unit : "");
-    return text;
-}
-
-static bool set_size(const struct option *o, const char *value, uint64_t *field, char *why)
-{
-    uint64_t bytes;
-
-    if (!config_parse_size(value, &bytes))
-        return explain(why, "%s: \"%s\" is no size: write digits and at most one of K, M, G, T",
-                       o->name, value);
-    if (bytes < o->min || bytes > o->max)
-        return explain(why, "%s: %s is out of range", o->name, value);
-    *field = bytes;
-    return true;
-}
-
-static bool set_mode(const struct option *o, const char *value, uint64_t *field, char *why)
-{
-    uint64_t mode = 0;
-    const char *at = value;
-
-    for (; *at >= '0' && *at <= '7' && mode <= o->max; at++)
-        mode = mode * 8 + (uint64_t)(*at - '0');
-    if (at == value || *at != '\0' || mode > o->max)
-        return explain(why, "%s: \"%s\" is no mode: write octal digits up to 0777", o->name, value);
-    *field = mode;
-    return true;
-}
-
-static bool set_choice(const struct option *o, const char *value, uint64_t *field, char *why)
-{
-    char list[96] = "";
-    size_t n = 0;
-
-    for (uint64_t i = 0; o->choices[i] != NULL; i++) {
-        if (strcmp(value, o->choices[i]) == 0) {
-            *field = i;
-            return true;
-        }
-        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", i > 0 ? ", " : "", o->choices[i]);
-    }
-    return explain(why, "%s: \"%s\" is none of %s", o->name, value, list);
+    if (o->max == UINT64_MAX)
+        return config_explain(why, "%s: %s is less than %s", o->name, value,
+                              value_format(o->kind, o->min, o->choices, least));
+    return config_explain(why, "%s: %s is not between %s and %s", o->name, value,
+                          value_format(o->kind, o->min, o->choices, least),
+                          value_format(o->kind, o->max, o->choices, most));
 }
 
 static bool set_text(const struct option *o, const char *value, char *field, char *why)
 {
     if (value[0] == '\0')
-        return explain(why, "%s: must not be empty", o->name);
+        return config_explain(why, "%s: must not be empty", o->name);
     if (strlen(value) >= CONFIG_TEXT_MAX)
-        return explain(why, "%s: longer than %u bytes", o->name, CONFIG_TEXT_MAX - 1);
+        return config_explain(why, "%s: longer than %u bytes", o->name, CONFIG_TEXT_MAX - 1);
     strcpy(field, value);
+    return true;
+}
+
+static bool set_number(const struct option *o, const char *value, uint64_t *field, char *why)
+{
+    uint64_t read;
+
+    if (!value_parse(o->kind, value, o->choices, &read)) {
+        char list[96] = "";
+        size_t n = 0;
+
+        if (!o->choices)
+            return config_explain(why, "%s: \"%.64s\" is not %s", o->name, value,
+                                  value_form(o->kind));
+        for (size_t i = 0; o->choices[i]; i++)
+            n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", i > 0 ? ", " : "",
+                                  o->choices[i]);
+        return config_explain(why, "%s: \"%.64s\" is none of %s", o->name, value, list);
+    }
+    if (read < o->min || read > o->max)
+        return out_of_range(o, value, why);
+    *field = read;
     return true;
 }
 
@@ -147,17 +125,8 @@ static bool set(struct config *config, const struct option *o, const char *value
 {
     void *field = (char *)config + o->offset;
 
-    switch (o->kind) {
-    case TEXT:
-        return set_text(o, value, field, why);
-    case SIZE:
-        return set_size(o, value, field, why);
-    case MODE:
-        return set_mode(o, value, field, why);
-    case CHOICE:
-        return set_choice(o, value, field, why);
-    }
-    return false;
+    return o->kind == VALUE_TEXT ? set_text(o, value, field, why)
+                                 : set_number(o, value, field, why);
 }
 
 /* Letters to insert, remove or change; for names, which are short. */
@@ -184,7 +153,7 @@ static size_t distance(const char *a, const char *b)
     return row[n];
 }
 
-static bool unknown(const char *name, char *why)
+bool config_unknown(const char *what, const char *name, char *why)
 {
     const struct option *near = &options[0];
 
@@ -192,16 +161,31 @@ static bool unknown(const char *name, char *why)
         if (distance(name, options[i].name) < distance(name, near->name))
             near = &options[i];
     if (distance(name, near->name) <= 3)
-        return explain(why, "unknown option \"%s\"; did you mean \"%s\"?", name, near->name);
-    return explain(why, "unknown option \"%s\"", name);
+        return config_explain(why, "unknown %s \"%.64s\"; did you mean \"%s\"?", what, name,
+                              near->name);
+    return config_explain(why, "unknown %s \"%.64s\"", what, name);
 }
 
-bool config_set(struct config *config, const char *name, const char *value, char *why)
+size_t config_find(const char *name)
 {
-    for (size_t i = 0; i < OPTIONS; i++)
-        if (strcmp(options[i].name, name) == 0)
-            return set(config, &options[i], value, why);
-    return unknown(name, why);
+    size_t i = 0;
+
+    while (i < OPTIONS && strcmp(options[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+bool config_set(struct config *config, const char *name, const char *value,
+                enum config_origin origin, char *why)
+{
+    const size_t i = config_find(name);
+
+    if (i == OPTIONS)
+        return config_unknown("option", name, why);
+    if (!set(config, &options[i], value, why))
+        return false;
+    config->origins[i] = (uint8_t)origin;
+    return true;
 }
 
 void config_init(struct config *config)
@@ -213,54 +197,67 @@ void config_init(struct config *config)
         set(config, &options[i], options[i].preset, why);
 }
 
-/* "--name value" or "--name=value"; *i moves over what was read. */
-static bool read_option(struct config *config, int argc, char *const argv[], int *i, char *why)
+size_t config_count(void)
 {
-    const char *arg = argv[*i] + 2;
-    const char *equals = strchr(arg, '=');
-    char name[CONFIG_TEXT_MAX];
-    const char *value;
-
-    snprintf(name, sizeof(name), "%.*s", equals != NULL ? (int)(equals - arg) : (int)strlen(arg),
-             arg);
-    if (equals != NULL) {
-        value = equals + 1;
-    } else if (*i + 1 < argc) {
-        value = argv[++*i];
-    } else {
-        for (size_t o = 0; o < OPTIONS; o++)
-            if (strcmp(options[o].name, name) == 0)
-                return explain(why, "--%s needs a value", name);
-        return unknown(name, why);
-    }
-    return config_set(config, name, value, why);
+    return OPTIONS;
 }
 
-enum config_action config_arguments(struct config *config, int argc, char *const argv[], char *why)
+void config_get(const struct config *config, size_t i, struct config_entry *entry)
 {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0)
-            return CONFIG_HELP;
-        if (strcmp(argv[i], "--version") == 0)
-            return CONFIG_VERSION;
-        if (strncmp(argv[i], "--", 2) != 0) {
-            explain(why, "unexpected argument \"%s\"", argv[i]);
-            return CONFIG_BAD;
+    const struct option *o = &options[i];
+
+    entry->name = o->name;
+    entry->origin = origins[config->origins[i]];
+    entry->runtime = o->runtime;
+    entry->value = o->kind == VALUE_TEXT
+                       ? (const char *)config + o->offset
+                       : value_format(o->kind, *number(config, o), o->choices, entry->text);
+}
+
+void config_adopt(struct config *config, const struct config *fresh, char *differing, size_t size)
+{
+    size_t n = 0;
+
+    differing[0] = '\0';
+    for (size_t i = 0; i < OPTIONS; i++) {
+        const struct option *o = &options[i];
+        struct config_entry now, then;
+
+        if (o->runtime) {
+            *(uint64_t *)((char *)config + o->offset) = *number(fresh, o);
+            config->origins[i] = fresh->origins[i];
+            continue;
         }
-        if (!read_option(config, argc, argv, &i, why))
-            return CONFIG_BAD;
+        config_get(config, i, &now);
+        config_get(fresh, i, &then);
+        if (strcmp(now.value, then.value) != 0 && n < size)
+            n += (size_t)snprintf(differing + n, size - n, "%s%s", n > 0 ? "," : "", o->name);
     }
-    return CONFIG_RUN;
+}
+
+bool config_change(struct config *config, const char *name, const char *value, char *why)
+{
+    const size_t i = config_find(name);
+    struct config changed = *config;
+
+    if (i == OPTIONS)
+        return config_unknown("option", name, why);
+    if (!options[i].runtime)
+        return config_explain(why, "%s: changes only with a restart", name);
+    if (!config_set(&changed, name, value, CONFIG_RUNTIME, why) || !config_check(&changed, why))
+        return false;
+    *config = changed;
+    return true;
 }
 
 static bool check_tier(const char *name, uint64_t bytes, char *why)
 {
-    char text[24], least[24];
+    char text[VALUE_TEXT_MAX], least[VALUE_TEXT_MAX];
 
     if (bytes > 0 && bytes < KVC_EXTENT_BYTES_MIN)
-        return explain(why, "%s: %s is less than one extent (%s)", name,
-                       config_format_size(bytes, text),
-                       config_format_size(KVC_EXTENT_BYTES_MIN, least));
+        return config_explain(why, "%s: %s is less than one extent (%s)", name,
+                              value_format(VALUE_SIZE, bytes, NULL, text),
+                              value_format(VALUE_SIZE, KVC_EXTENT_BYTES_MIN, NULL, least));
     return true;
 }
 
@@ -268,37 +265,45 @@ bool config_check(const struct config *config, char *why)
 {
     const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     const bool gpu_is_memory = config->device != CONFIG_DEVICE_CUDA;
-    char gpu[24], host[24];
+    char gpu[VALUE_TEXT_MAX], host[VALUE_TEXT_MAX];
     uint64_t wanted;
 
     if (config->gpu_bytes == 0 && config->host_bytes == 0)
-        return explain(why, "gpu-bytes and host-bytes are both 0: there is nothing to cache in");
+        return config_explain(why,
+                              "gpu-bytes and host-bytes are both 0: there is nothing to cache in");
     if (!check_tier("gpu-bytes", config->gpu_bytes, why) ||
         !check_tier("host-bytes", config->host_bytes, why))
         return false;
     if (__builtin_add_overflow(gpu_is_memory ? config->gpu_bytes : 0, config->host_bytes,
                                &wanted) ||
         wanted > memory)
-        return explain(
+        return config_explain(
             why, "gpu-bytes %s and host-bytes %s are more than this machine's memory, %" PRIu64 "M",
-            config_format_size(config->gpu_bytes, gpu),
-            config_format_size(config->host_bytes, host), memory >> 20);
+            value_format(VALUE_SIZE, config->gpu_bytes, NULL, gpu),
+            value_format(VALUE_SIZE, config->host_bytes, NULL, host), memory >> 20);
+    if (config->clean_low > config->clean_high)
+        return config_explain(why, "clean-low is more than clean-high");
     return true;
 }
 
 void config_help(FILE *out)
 {
-    fprintf(out, "usage: kvcached [options]\n"
-                 "Keeps KV cache blocks of inference engines in GPU and host memory.\n\n");
+    fprintf(out,
+            "usage: kvcached [options]\n"
+            "Keeps KV cache blocks of inference engines in GPU and host memory.\n\n"
+            "  %-23s read settings from it [/etc/kvcached/kvcached.conf, if there]\n"
+            "  %-23s only say whether it is right\n",
+            "--config FILE", "--check-config FILE");
     for (size_t i = 0; i < OPTIONS; i++) {
         char left[48];
 
         snprintf(left, sizeof(left), "--%s %s", options[i].name, options[i].value);
-        fprintf(out, "  %-22s %s [%s]\n", left, options[i].help, options[i].preset);
+        fprintf(out, "  %-23s %s [%s]\n", left, options[i].help, options[i].preset);
     }
-    fprintf(out, "  %-22s %s\n", "--help", "this text");
-    fprintf(out, "  %-22s %s\n\n", "--version", "the version");
+    fprintf(out, "  %-23s this text\n  %-23s the version\n\n", "--help", "--version");
     fprintf(out,
-            "Sizes are digits and at most one of K, M, G, T (powers of 1024), rounded down to\n"
-            "whole extents. SIGTERM stops the daemon, after what is in flight, in at most 5 s.\n");
+            "Sizes are digits and at most one of K, M, G, T (powers of 1024); those of tiers are\n"
+            "rounded down to whole extents. Times are digits and ms, s, m or h.\n"
+            "In the file: gpu-bytes = 8G. In the environment: KVCACHED_GPU_BYTES=8G. The command\n"
+            "line wins over the environment, and that over the file. SIGHUP reads all again.\n");
 }

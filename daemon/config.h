@@ -1,7 +1,7 @@
 /*
- * Settings of the daemon. One row of a table per option gives its name on the command line, its
- * unit and range, its default and its line in --help; whatever else reads settings goes through
- * config_set and so through the same rows.
+ * Settings of the daemon. One row of a table per option (config.c) gives its name, kind, range,
+ * default, whether it can change at run time, and its line of help; configuration file,
+ * environment, command line, --help and `kvcachectl config` are all read from those rows.
  */
 #ifndef KVC_DAEMON_CONFIG_H
 #define KVC_DAEMON_CONFIG_H
@@ -11,41 +11,71 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "daemon/base/log.h"
+#include "daemon/config_value.h"
 
 #define CONFIG_TEXT_MAX 256u
-#define CONFIG_WHY_MAX  384u
+#define CONFIG_WHY_MAX  640u
+#define CONFIG_ROWS_MAX 32u
+
+/* Where a value comes from; a later one in this order wins. */
+enum config_origin {
+    CONFIG_DEFAULT,
+    CONFIG_FILE,
+    CONFIG_ENVIRONMENT, /* KVCACHED_GPU_BYTES for gpu-bytes */
+    CONFIG_ARGUMENT,    /* --gpu-bytes */
+    CONFIG_RUNTIME,     /* kvcachectl config set; gone at the next reload */
+};
+
+enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_HOST, CONFIG_DEVICE_CUDA };
 
 struct config {
     char socket[CONFIG_TEXT_MAX];
     uint64_t socket_mode;
     uint64_t device; /* enum config_device */
-    uint64_t gpu_bytes;
-    uint64_t host_bytes;
+    uint64_t gpu_bytes, host_bytes;
     uint64_t log_level; /* enum log_level */
+    uint64_t lease_ms, save_proof_ms, promotion_ms, drain_ms;
+    uint64_t clean_low, clean_high; /* per mille */
+    uint64_t moving_bytes;
+    uint8_t origins[CONFIG_ROWS_MAX];
 };
-
-enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_HOST, CONFIG_DEVICE_CUDA };
 
 /* Every option at its default. */
 void config_init(struct config *config);
 
 /* Sets one option from text. false: why (CONFIG_WHY_MAX bytes) says in one line what is wrong. */
-bool config_set(struct config *config, const char *name, const char *value, char *why);
-
-enum config_action { CONFIG_RUN, CONFIG_HELP, CONFIG_VERSION, CONFIG_BAD };
-
-/* Reads the command line. CONFIG_BAD: why says what is wrong. */
-enum config_action config_arguments(struct config *config, int argc, char *const argv[], char *why);
+bool config_set(struct config *config, const char *name, const char *value,
+                enum config_origin origin, char *why);
 
 /* What no option shows by itself; false, and why. */
 bool config_check(const struct config *config, char *why);
 
+/* One option as it stands. value lives as long as the entry. */
+struct config_entry {
+    const char *name, *origin;
+    const char *value;
+    bool runtime; /* can change without a restart */
+    char text[VALUE_TEXT_MAX];
+};
+size_t config_count(void);
+void config_get(const struct config *config, size_t i, struct config_entry *entry);
+/* Its place among the rows; config_count() when there is none. */
+size_t config_find(const char *name);
+
+/*
+ * Takes over from fresh what can change at run time. differing, of size bytes, gets the names of
+ * the others that differ, with commas.
+ */
+void config_adopt(struct config *config, const struct config *fresh, char *differing, size_t size);
+
+/* Changes one option of a running daemon: only those that can, and only to what config_check
+ * allows. */
+bool config_change(struct config *config, const char *name, const char *value, char *why);
+
 void config_help(FILE *out);
 
-/* "256M" to bytes: digits and at most one of K, M, G, T (powers of 1024). false: it is no size. */
-bool config_parse_size(const char *text, uint64_t *bytes);
-/* The same backwards, exact: "256M", "1000". */
-const char *config_format_size(uint64_t bytes, char text[24]);
+/* In one line, with the nearest name if one is near. Returns false. */
+bool config_unknown(const char *what, const char *name, char *why);
+bool config_explain(char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

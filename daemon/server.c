@@ -18,16 +18,12 @@
 /* How often a daemon that stops looks whether it may. */
 #define DRAIN_LOOK_MS 5
 
-/* Of the slots of the gpu tier: kept free or clean, so that a save finds room without a wait. */
-#define CLEAN_LOW_PER_MILLE  100u
-#define CLEAN_HIGH_PER_MILLE 150u
-#define MOVING_BYTES_MAX     (64ull << 20)
-
 struct server {
-    const struct config *config;
+    struct config *config;
+    const struct config_source *source;
     const struct device_ops *device;
     uv_loop_t loop;
-    uv_signal_t terminate, interrupt;
+    uv_signal_t terminate, interrupt, hangup;
     uv_timer_t drain;
     uint64_t drain_until_us;
     bool draining;
@@ -105,6 +101,77 @@ static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
     return status == KVC_OK ? 0 : cannot("the mover", status);
 }
 
+static struct store_tuning tuning(const struct config *config)
+{
+    return (struct store_tuning){
+        .lease_ms = (uint32_t)config->lease_ms,
+        .save_proof_ms = (uint32_t)config->save_proof_ms,
+        .promotion_ms = (uint32_t)config->promotion_ms,
+        .clean_low = (uint32_t)config->clean_low,
+        .clean_high = (uint32_t)config->clean_high,
+        .moving_bytes_max = config->moving_bytes,
+    };
+}
+
+/* Puts into force what can change at run time. */
+static void apply(struct server *s)
+{
+    const struct store_tuning values = tuning(s->config);
+
+    log_set_level((enum log_level)s->config->log_level);
+    store_tune(s->store, &values);
+}
+
+static size_t settings_count(void *ctx)
+{
+    (void)ctx;
+    return config_count();
+}
+
+static void settings_get(void *ctx, size_t i, struct api_setting *setting)
+{
+    const struct server *s = ctx;
+    struct config_entry entry;
+
+    config_get(s->config, i, &entry);
+    setting->name = entry.name;
+    setting->origin = entry.origin;
+    setting->runtime = entry.runtime;
+    snprintf(setting->value, sizeof(setting->value), "%s", entry.value);
+}
+
+static bool settings_set(void *ctx, const char *name, const char *value, char *why, size_t size)
+{
+    struct server *s = ctx;
+    char text[CONFIG_WHY_MAX];
+
+    if (!config_change(s->config, name, value, text)) {
+        snprintf(why, size, "%s", text);
+        return false;
+    }
+    apply(s);
+    log_info("main", "setting changed %s=%s", name, value);
+    return true;
+}
+
+static void reload_cb(uv_signal_t *handle, int number)
+{
+    struct server *s = handle->data;
+    struct config fresh;
+    char why[CONFIG_WHY_MAX], differing[CONFIG_WHY_MAX];
+
+    (void)number;
+    if (config_load(&fresh, s->source, why) != CONFIG_RUN) {
+        log_error("main", "configuration not reloaded: %s", why);
+        return;
+    }
+    config_adopt(s->config, &fresh, differing, sizeof(differing));
+    apply(s);
+    log_info("main", "configuration reloaded");
+    if (differing[0] != '\0')
+        log_warn("main", "these change only with a restart: %s", differing);
+}
+
 static int open_store(struct server *s)
 {
     const uint64_t boot_epoch = new_boot_epoch();
@@ -113,18 +180,14 @@ static int open_store(struct server *s)
         .boot_epoch = boot_epoch,
         .device = s->device->name,
         .lease_ms_max = KVC_LEASE_MS_MAX,
+        .settings = {s, settings_count, settings_get, settings_set},
     };
     struct store_config config = {
         .budget = {s->config->gpu_bytes, s->config->host_bytes},
         .boot_epoch = boot_epoch,
         .tenant_share = UINT32_MAX,
-        .lease_ms = KVC_LEASE_MS_DEFAULT,
         .lease_ms_max = KVC_LEASE_MS_MAX,
-        .save_proof_ms = KVC_SAVE_PROOF_MS,
-        .promotion_ms = KVC_PROMOTION_MS,
-        .clean_low = CLEAN_LOW_PER_MILLE,
-        .clean_high = CLEAN_HIGH_PER_MILLE,
-        .moving_bytes_max = MOVING_BYTES_MAX,
+        .tuning = tuning(s->config),
         .mover_ops = &mover_ops,
     };
     kvc_status status;
@@ -169,7 +232,7 @@ static void signal_cb(uv_signal_t *handle, int number)
     }
     log_info("main", "stopping signal=%d", number);
     s->draining = true;
-    s->drain_until_us = clock_now_us() + KVC_DRAIN_MS * CLOCK_MS_US;
+    s->drain_until_us = clock_now_us() + s->config->drain_ms * CLOCK_MS_US;
     api_stop(s->api);
     endpoint_hide(s->endpoint);
     uv_timer_start(&s->drain, drain_cb, 0, DRAIN_LOOK_MS);
@@ -182,7 +245,8 @@ static int open_loop(struct server *s)
     uv_timer_init(&s->loop, &s->drain);
     uv_signal_init(&s->loop, &s->terminate);
     uv_signal_init(&s->loop, &s->interrupt);
-    s->terminate.data = s->interrupt.data = s;
+    uv_signal_init(&s->loop, &s->hangup);
+    s->terminate.data = s->interrupt.data = s->hangup.data = s;
     return 0;
 }
 
@@ -194,6 +258,7 @@ static void mask_signals(int how)
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
     pthread_sigmask(how, &set, NULL);
 }
 
@@ -202,7 +267,8 @@ static int serve(struct server *s)
     kvc_status status;
 
     if (uv_signal_start(&s->terminate, signal_cb, SIGTERM) < 0 ||
-        uv_signal_start(&s->interrupt, signal_cb, SIGINT) < 0)
+        uv_signal_start(&s->interrupt, signal_cb, SIGINT) < 0 ||
+        uv_signal_start(&s->hangup, reload_cb, SIGHUP) < 0)
         return cannot("signals", KVC_E_SYSTEM);
     /* The first work starts the pool's threads, which must not be the ones to get a signal. */
     mask_signals(SIG_BLOCK);
@@ -235,6 +301,7 @@ static void close_parts(struct server *s)
     mask_signals(SIG_BLOCK);
     uv_close((uv_handle_t *)&s->terminate, NULL);
     uv_close((uv_handle_t *)&s->interrupt, NULL);
+    uv_close((uv_handle_t *)&s->hangup, NULL);
     uv_close((uv_handle_t *)&s->drain, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
     for (int t = 0; t < TIER_COUNT; t++)
@@ -245,10 +312,10 @@ static void close_parts(struct server *s)
     uv_library_shutdown();
 }
 
-int server_run(const struct config *config, uint64_t started_us)
+int server_run(struct config *config, const struct config_source *source, uint64_t started_us)
 {
-    struct server s = {.config = config};
-    char gpu[24], host[24];
+    struct server s = {.config = config, .source = source};
+    char gpu[VALUE_TEXT_MAX], host[VALUE_TEXT_MAX];
     int rc = 1;
 
     signal(SIGPIPE, SIG_IGN);
@@ -260,8 +327,8 @@ int server_run(const struct config *config, uint64_t started_us)
     log_info("main",
              "ready version=%s socket=%s device=%s gpu_bytes=%s host_bytes=%s start_us=%llu",
              KVC_BUILD_VERSION, config->socket, s.device->name,
-             config_format_size(tier_bytes(s.tiers[TIER_GPU]), gpu),
-             config_format_size(tier_bytes(s.tiers[TIER_HOST]), host),
+             value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_GPU]), NULL, gpu),
+             value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_HOST]), NULL, host),
              (unsigned long long)(clock_now_us() - started_us));
     uv_run(&s.loop, UV_RUN_DEFAULT);
     log_info("main", "stopped");

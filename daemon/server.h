@@ -7,9 +7,12 @@
 
 #include <stdint.h>
 
-#include "daemon/config.h"
+#include "daemon/config_source.h"
 
-/* Serves until SIGTERM or SIGINT. The exit status: 0, or 1 when it cannot start (and says why). */
-int server_run(const struct config *config, uint64_t started_us);
+/*
+ * Serves until SIGTERM or SIGINT. SIGHUP loads the configuration from source again. The exit
+ * status: 0, or 1 when it cannot start (and says why).
+ */
+int server_run(struct config *config, const struct config_source *source, uint64_t started_us);
 
 #endif

@@ -21,7 +21,8 @@ struct ctl {
 /* argv[0] is the command's name; getopt is reset. Returns the exit status. */
 typedef int ctl_command(struct ctl *ctl, int argc, char **argv);
 
-ctl_command status_command, ping_command, clients_command, replay_command, bench_command;
+ctl_command status_command, ping_command, clients_command, replay_command, bench_command,
+    config_command;
 
 /*
  * Takes --json, --socket and --help for a command without options of its own (help is its usage

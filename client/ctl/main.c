@@ -16,6 +16,7 @@ static const struct command commands[] = {
     {"status", "tiers, sessions, leases and what is in flight", status_command},
     {"ping", "measure a round trip to the daemon", ping_command},
     {"clients", "list connected sessions", clients_command},
+    {"config", "list the settings; config set NAME VALUE changes one", config_command},
     {"replay", "replay a trace through worker processes (replay --help)", replay_command},
     {"bench", "round trips beside a bare echo (bench --help)", bench_command},
     {"version", "print the version", version_command},

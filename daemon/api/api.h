@@ -17,11 +17,26 @@
 
 struct api;
 
+/* The daemon's settings, which only the server knows. */
+struct api_setting {
+    const char *name, *origin;
+    bool runtime; /* can change without a restart */
+    char value[256];
+};
+struct api_settings {
+    void *ctx;
+    size_t (*count)(void *ctx);
+    void (*get)(void *ctx, size_t i, struct api_setting *setting);
+    /* false: why says in one line what is wrong, and nothing changed. */
+    bool (*set)(void *ctx, const char *name, const char *value, char *why, size_t size);
+};
+
 struct api_config {
     uv_loop_t *loop;
     uint64_t boot_epoch;
     const char *device; /* "host" or "cuda" */
     uint32_t lease_ms_max;
+    struct api_settings settings;
 };
 
 kvc_status api_create(const struct api_config *config, struct api **api);

@@ -37,6 +37,7 @@ static const struct route routes[] = {
     {WIRE_NUDGE, W | R, NO_REPLY, load_nudge},
     {WIRE_STATS, ALL, 0, inspect_stats},
     {WIRE_LIST, ALL, 0, inspect_list},
+    {WIRE_CONFIG, ROLE(STORE_ROLE_OPERATOR), 0, settings_config},
     {WIRE_PING, ALL, 0, inspect_ping},
     {WIRE_REPORT, W | R, NO_REPLY, load_report},
 #ifdef KVC_DEBUG

@@ -154,9 +154,7 @@ static void fill_row(const struct session *s, struct client_row *row, struct msg
 /* Root and the daemon's own user see everybody, others only who shares their tenant. */
 static bool may_see(const struct session *asks, const struct session *other)
 {
-    const uid_t uid = process_uid(asks->process);
-
-    return uid == 0 || uid == geteuid() || strcmp(asks->tenant, other->tenant) == 0;
+    return session_is_trusted(asks) || strcmp(asks->tenant, other->tenant) == 0;
 }
 
 /* The session that may be seen with the lowest id above `after`, or NULL. */
@@ -181,8 +179,11 @@ kvc_status inspect_list(struct session *s, const struct request *request, struct
     struct client_row *rows;
     const struct session *next;
 
+    if (strcmp(list->what, "config") == 0)
+        return settings_list(s, request, why);
     if (strcmp(list->what, "clients") != 0)
-        return refuse(why, KVC_E_UNSUPPORTED, "only \"clients\" can be listed", "what");
+        return refuse(why, KVC_E_UNSUPPORTED, "only \"clients\" and \"config\" can be listed",
+                      "what");
     rows = mem_array(limit, sizeof(*rows));
     if (rows == NULL)
         return refuse(why, KVC_E_NO_MEMORY, "", "%s", "");

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fd.h"
@@ -37,6 +38,13 @@ void session_refuse(struct session *s, uint32_t seq, kvc_status status, const st
 
     s->api->refused_requests++;
     send_body(s, WIRE_ERROR, seq, codec_error(s->api->codec, &error));
+}
+
+bool session_is_trusted(const struct session *s)
+{
+    const uid_t uid = process_uid(s->process);
+
+    return uid == 0 || uid == geteuid();
 }
 
 void session_free(struct session *s)

@@ -81,11 +81,15 @@ handler layout_register, layout_unregister, layout_map;
 handler lookup_lookup, lookup_extend, lookup_release, lookup_adopt;
 handler save_save, save_abort, save_drained;
 handler load_load, load_report, load_nudge;
+handler settings_config, settings_list;
 handler inspect_ping, inspect_stats, inspect_list;
 handler debug_debug;
 
 /* Names are for people and their tools: printable UTF-8 of at most KVC_NAME_MAX bytes. */
 kvc_status name_check(const char *name, struct refusal *why, const char *field);
+
+/* Root, or the daemon's own user. */
+bool session_is_trusted(const struct session *session);
 
 /* Keys on the wire: bytes to a count. Refuses what is no multiple of a key, naming the field. */
 kvc_status keys_count(struct bytes keys, uint32_t *n, struct refusal *why, const char *field, ...)

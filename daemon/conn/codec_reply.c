@@ -272,6 +272,17 @@ struct bytes codec_list(struct codec *codec, const struct msg_list_reply *reply)
     return BODY(codec, m);
 }
 
+struct bytes codec_config(struct codec *codec, const struct msg_config_reply *reply)
+{
+    Kvcache__ConfigReply m = KVCACHE__CONFIG_REPLY__INIT;
+    char *names[] = {STRING(reply->name)}, *values[] = {STRING(reply->value)};
+
+    m.n_names = m.n_values = 1;
+    m.names = names;
+    m.values = values;
+    return BODY(codec, m);
+}
+
 struct bytes codec_ping(struct codec *codec, const struct msg_ping_reply *reply)
 {
     Kvcache__PingReply m = KVCACHE__PING_REPLY__INIT;

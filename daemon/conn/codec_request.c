@@ -215,6 +215,15 @@ static bool from_list(struct codec *codec, const ProtobufCMessage *base, struct 
     return true;
 }
 
+static bool from_config(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    const Kvcache__Config *m = (const Kvcache__Config *)base;
+
+    (void)codec;
+    request->config = (struct msg_config){.name = m->name, .value = m->value};
+    return true;
+}
+
 static bool from_ping(struct codec *codec, const ProtobufCMessage *base, struct request *request)
 {
     (void)codec;
@@ -268,6 +277,7 @@ static const struct body bodies[] = {
     {WIRE_REPORT, &kvcache__report__descriptor, from_report},
     {WIRE_STATS, &kvcache__stats__descriptor, from_nothing},
     {WIRE_LIST, &kvcache__list__descriptor, from_list},
+    {WIRE_CONFIG, &kvcache__config__descriptor, from_config},
     {WIRE_PING, &kvcache__ping__descriptor, from_ping},
     {WIRE_DEBUG, &kvcache__debug__descriptor, from_debug},
 };

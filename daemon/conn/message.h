@@ -136,6 +136,10 @@ struct msg_list {
     uint32_t limit;
 };
 
+struct msg_config {
+    const char *name, *value;
+};
+
 struct msg_ping {
     struct bytes payload;
 };
@@ -165,6 +169,7 @@ struct request {
         struct msg_drained drained;
         struct msg_report report;
         struct msg_list list;
+        struct msg_config config;
         struct msg_ping ping;
         struct msg_debug debug;
     };
@@ -290,6 +295,10 @@ struct msg_list_reply {
     uint32_t n_rows;
     uint64_t after;
     bool more;
+};
+
+struct msg_config_reply {
+    const char *name, *value; /* the setting as it is now */
 };
 
 struct msg_ping_reply {

@@ -106,7 +106,7 @@ uint32_t lease_extend(struct lease *lease, uint32_t ms)
     struct store *store = lease->owner->store;
 
     if (ms == 0)
-        ms = store->config.lease_ms;
+        ms = store->config.tuning.lease_ms;
     if (ms > store->config.lease_ms_max)
         ms = store->config.lease_ms_max;
     expiry_move(&store->lease_ends, &lease->ends, clock_now_us() + ms * CLOCK_MS_US);

@@ -125,7 +125,7 @@ static void note_hit(struct store *store, struct block *block, uint32_t now)
     if (tier_of(block) != TIER_HOST)
         return;
     record = store_record(store, TIER_HOST, block->slot[TIER_HOST]);
-    if (record->hit_ms != 0 && now - record->hit_ms <= store->config.promotion_ms)
+    if (record->hit_ms != 0 && now - record->hit_ms <= store->config.tuning.promotion_ms)
         block->save = BLOCK_HOT;
     record->hit_ms = now;
 }

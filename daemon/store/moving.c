@@ -121,7 +121,7 @@ static bool is_paused(const struct store *store)
 
 static bool is_full(const struct store *store, uint64_t bytes)
 {
-    return store->moving_bytes > 0 && store->moving_bytes + bytes > store->config.moving_bytes_max;
+    return store->moving_bytes > 0 && store->moving_bytes + bytes > store->config.tuning.moving_bytes_max;
 }
 
 enum moving_result moving_demote(struct tier_class *cls)

@@ -178,15 +178,15 @@ enum room room_take(struct tier_class *cls, uint64_t *const mapped[TIER_COUNT],
 
 void room_balance(struct tier_class *cls)
 {
-    const struct store_config *config = &cls->store->config;
+    const struct store_tuning *tuning = &cls->store->config.tuning;
     uint64_t ready = gpu_free(cls), total = cls->used[TIER_GPU] + ready, target;
 
     ready += cls->orders[ORDER_CLEAN].count + cls->demoting;
-    if (ready < total * config->clean_low / 1000)
+    if (ready < total * tuning->clean_low / 1000)
         cls->cleaning = true;
-    else if (ready >= total * config->clean_high / 1000)
+    else if (ready >= total * tuning->clean_high / 1000)
         cls->cleaning = false;
-    target = cls->cleaning ? total * config->clean_high / 1000 : 0;
+    target = cls->cleaning ? total * tuning->clean_high / 1000 : 0;
     if (target < cls->wanted)
         target = cls->wanted;
     while (ready < target && moving_demote(cls) == MOVING_STARTED)

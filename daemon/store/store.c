@@ -142,6 +142,17 @@ void store_destroy(struct store *store)
     mem_free(store);
 }
 
+/* Leases and saves keep the times that they were given; balances are looked at with the next tick. */
+void store_tune(struct store *store, const struct store_tuning *tuning)
+{
+    struct tier_class *cls;
+
+    store->config.tuning = *tuning;
+    list_for_each(cls, &store->classes, link)
+        room_changed(cls, false);
+    store_settle(store);
+}
+
 const struct table *store_table(const struct store *store)
 {
     return store->table;

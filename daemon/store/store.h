@@ -75,15 +75,21 @@ struct store_events {
     void (*owner_free)(void *ctx, struct owner *owner);
 };
 
-struct store_config {
-    uint64_t budget[TIER_COUNT]; /* bytes; both zero is refused */
-    uint64_t boot_epoch;
-    uint32_t tenant_share;       /* extents a tenant may own per tier, UINT32_MAX: all */
-    uint32_t lease_ms, lease_ms_max;
+/* What may change while the store works. */
+struct store_tuning {
+    uint32_t lease_ms; /* of a lease that asks for no time */
     uint32_t save_proof_ms;
     uint32_t promotion_ms;
     uint32_t clean_low, clean_high; /* per mille of a tier's slots that are kept free or clean */
     uint64_t moving_bytes_max;      /* demotions and promotions in flight */
+};
+
+struct store_config {
+    uint64_t budget[TIER_COUNT]; /* bytes; both zero is refused */
+    uint64_t boot_epoch;
+    uint32_t tenant_share; /* extents a tenant may own per tier, UINT32_MAX: all */
+    uint32_t lease_ms_max;
+    struct store_tuning tuning;
     const struct mover_ops *mover_ops;
     void *mover;
     struct store_events events;
@@ -92,6 +98,7 @@ struct store_config {
 kvc_status store_create(const struct store_config *config, struct store **store);
 /* Nothing may be in flight in the mover. Owners, leases and saves end without events. */
 void store_destroy(struct store *store);
+void store_tune(struct store *store, const struct store_tuning *tuning);
 const struct table *store_table(const struct store *store);
 
 /* Owners. */
