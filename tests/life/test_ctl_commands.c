@@ -305,7 +305,7 @@ END_TEST
 /* Ctrl-C in the middle: workers end, the private daemon stops, the result so far is printed. */
 START_TEST(replay_can_be_interrupted)
 {
-    pid_t pid = start((const char *const[]){"replay", trace_file(200000), "--private", "--verify",
+    pid_t pid = start((const char *const[]){"replay", trace_file(60000), "--private", "--verify",
                                             "--demo", NULL});
 
     wait_for(count_leftovers() == 1, 5000);
@@ -322,7 +322,7 @@ START_TEST(F6_replay_survives_its_daemon)
 {
     struct daemon *d = daemon_start(NULL);
     int idle = daemon_fds(d);
-    pid_t pid = start((const char *const[]){"replay", trace_file(100000), "--socket",
+    pid_t pid = start((const char *const[]){"replay", trace_file(30000), "--socket",
                                             daemon_socket(d), "--verify", "--json", NULL});
 
     wait_for(daemon_fds(d) >= idle + 4, RUN_MS);

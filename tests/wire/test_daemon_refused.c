@@ -309,7 +309,7 @@ START_TEST(test_unsupported)
         WIRE_HINT,
         WIRE_PIN,
         WIRE_FLUSH,
-        WIRE_CONFIG,
+        
         WIRE_WATCH,
         30,
         0x3eff,
