@@ -168,6 +168,30 @@ int talk_settled_fds(int sock, const struct daemon *d)
     return daemon_fds(d);
 }
 
+kvc_status talk_outcome(int sock, uint32_t seq)
+{
+    struct pollfd readable = {.fd = sock, .events = POLLIN};
+    struct wire_packet packet;
+    kvc_status status = KVC_OK;
+
+    do {
+        if (!next_packet(sock, TALK_MS, &packet)) {
+            ck_assert_msg(poll(&readable, 1, 0) == 1, "request %u was not answered", seq);
+            return KVC_E_DISCONNECTED;
+        }
+        wire_close_fds(&packet);
+    } while (packet.seq != seq);
+    if (packet.type == WIRE_ERROR) {
+        Kvcache__Error *error = kvcache__error__unpack(NULL, packet.body_len, packet.body);
+
+        ck_assert_ptr_nonnull(error);
+        ck_assert_uint_ne(error->status, KVC_OK);
+        status = (kvc_status)error->status;
+        kvcache__error__free_unpacked(error, NULL);
+    }
+    return status;
+}
+
 bool talk_ended(int sock)
 {
     struct pollfd readable = {.fd = sock, .events = POLLIN};

@@ -40,6 +40,10 @@ void talk_free(void *message);
 // The reply to seq is an error with this status, and with this field unless that is NULL.
 void talk_expect_error(int sock, uint32_t seq, kvc_status status, const char *field);
 
+// How the request was answered: KVC_OK, the status of an error, or KVC_E_DISCONNECTED if the
+// connection ended instead. Descriptors of the reply are closed.
+kvc_status talk_outcome(int sock, uint32_t seq);
+
 // A PING comes back.
 void talk_ping(int sock);
 
