@@ -171,6 +171,40 @@ int daemon_run(const char *const extra_args[], char *ret_output, size_t size)
     return WEXITSTATUS(status);
 }
 
+static void judge_refusal(struct daemon *d, const char *output)
+{
+    int status = proc_wait(d->pid, START_MS);
+    char line[128];
+
+    ck_assert_msg(WIFEXITED(status), "kvcached died of signal %d: %s", WTERMSIG(status), output);
+    ck_assert_msg(WEXITSTATUS(status) == 1, "kvcached exited with status %d", WEXITSTATUS(status));
+    ck_assert_msg(log_file_count(&d->log, "cannot start") == 1, "no reason, or several: %s",
+                  output);
+    snprintf(line, sizeof(line), "exit live_allocations=0 live_bytes=0 fds=%d", FDS_AT_EXIT);
+    log_file_expect_last(&d->log, line);
+    ck_assert_msg(access(d->socket, F_OK) < 0, "kvcached left its socket file");
+}
+
+struct daemon *daemon_start_armed(const char *const extra_args[], const char *site, uint32_t skip,
+                                  uint32_t count, uint64_t *ret_fired, char *ret_output,
+                                  size_t size)
+{
+    struct daemon *d = prepare(extra_args);
+    bool ready = false;
+
+    fault_page_arm(d->page, site, skip, count);
+    spawn(d);
+    wait_for((ready = accepts(d->socket)) || ended(d), START_MS);
+    log_file_read(&d->log, ret_output, size);
+    if (!ready)
+        judge_refusal(d, ret_output);
+    *ret_fired = fault_page_fired(d->page, site);
+    if (ready)
+        return d;
+    forget(d);
+    return NULL;
+}
+
 const char *daemon_socket(const struct daemon *d)
 {
     return d->socket;

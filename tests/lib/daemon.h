@@ -26,6 +26,13 @@ struct daemon *daemon_start(const char *const extra_args[]);
 // printed in `ret_output` (at most `size` bytes with the NUL). Extra arguments as above.
 int daemon_run(const char *const extra_args[], char *ret_output, size_t size);
 
+// daemon_start() with a fault that is armed before it begins. NULL when it ended instead: then
+// ret_output has what it printed, it exited with status 1, said why in one line, and left nothing
+// alive and no socket. *ret_fired says how often the fault did.
+struct daemon *daemon_start_armed(const char *const extra_args[], const char *site, uint32_t skip,
+                                  uint32_t count, uint64_t *ret_fired, char *ret_output,
+                                  size_t size);
+
 const char *daemon_socket(const struct daemon *d);
 pid_t daemon_pid(const struct daemon *d);
 
