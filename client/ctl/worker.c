@@ -11,6 +11,9 @@
 #include "client/ctl/content.h"
 #include "client/kvcache.h"
 
+/* A daemon that is started again meanwhile is waited for, some seconds. */
+#define START_TRIES 5000
+
 #define BLOCK_TOKENS 512
 #define SAVE_MS      1000 /* a replay would rather wait than lose a save */
 
@@ -241,9 +244,17 @@ int worker_run(const struct worker_options *options)
                            .lookup_ms = SAVE_MS,
                            .save_ms = SAVE_MS};
     kvc_status status = kvc_connect(&connect, &worker.client);
+    for (int i = 0; i < START_TRIES && is_session_loss(status); i++) {
+        usleep(1000);
+        status = kvc_connect(&connect, &worker.client);
+    }
     if (status != KVC_OK)
         return fail(&worker, "connect", status);
     status = register_part(&worker);
+    for (int i = 0; i < START_TRIES && is_session_loss(status); i++) {
+        reconnect(&worker);
+        status = register_part(&worker);
+    }
     if (status != KVC_OK)
         return fail(&worker, "register", status);
     uint64_t step = options->tally->n_workers;
