@@ -35,24 +35,31 @@ struct daemon {
     const char *argv[ARGS_MAX];
 };
 
-static const char *program(void)
+void daemon_program(char *ret_path, size_t size, const char *name)
 {
-    static char path[512];
     const char *build = getenv("KVC_TEST_BUILD");
+    char self[512];
     ssize_t n;
     char *at;
 
-    if (build) {
-        snprintf(path, sizeof(path), "%s/kvcached", build);
-        return path;
+    if (!build) {
+        // Run by hand: <build>/tests/<kind>/<program> is this one.
+        n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+        ck_assert_int_gt(n, 0);
+        self[n] = '\0';
+        at = strstr(self, "/tests/");
+        ck_assert_ptr_nonnull(at);
+        *at = '\0';
+        build = self;
     }
-    // Run by hand: <build>/tests/<kind>/<program> is this one.
-    n = readlink("/proc/self/exe", path, sizeof(path) - sizeof("/kvcached"));
-    ck_assert_int_gt(n, 0);
-    path[n] = '\0';
-    at = strstr(path, "/tests/");
-    ck_assert_ptr_nonnull(at);
-    strcpy(at, "/kvcached");
+    ck_assert_int_lt(snprintf(ret_path, size, "%s/%s", build, name), (int)size);
+}
+
+static const char *program(void)
+{
+    static char path[512];
+
+    daemon_program(path, sizeof(path), "kvcached");
     return path;
 }
 

@@ -33,6 +33,9 @@ struct daemon *daemon_start_armed(const char *const extra_args[], const char *si
                                   uint32_t count, uint64_t *ret_fired, char *ret_output,
                                   size_t size);
 
+// Where a program of the build under test is.
+void daemon_program(char *ret_path, size_t size, const char *name);
+
 const char *daemon_socket(const struct daemon *d);
 pid_t daemon_pid(const struct daemon *d);
 

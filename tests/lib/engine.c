@@ -60,23 +60,27 @@ static void succeed(const struct engine *e, kvc_status status, const char *what)
     ck_assert_msg(status == KVC_OK, "%s: %s (%s)", what, kvc_text(status), kvc_error(e->client));
 }
 
-void engine_connect(struct engine *e, const char *socket, kvc_role role)
+static kvc_status try_connect(struct engine *e, const char *socket, kvc_role role, uint32_t ms)
 {
-    const uint32_t ms = (uint32_t)patient_ms();
     const kvc_options options = {.socket = socket,
                                  .name = "engine",
                                  .role = role,
                                  .connect_ms = ms,
                                  .lookup_ms = ms,
                                  .save_ms = ms};
-    kvc_status status;
 
     *e = (struct engine){0};
-    status = kvc_connect(&options, &e->client);
+    return kvc_connect(&options, &e->client);
+}
+
+void engine_connect(struct engine *e, const char *socket, kvc_role role)
+{
+    kvc_status status = try_connect(e, socket, role, (uint32_t)patient_ms());
+
     ck_assert_msg(status == KVC_OK, "connect: %s", kvc_text(status));
 }
 
-void engine_register(struct engine *e, uint8_t ns)
+static kvc_status try_register(struct engine *e, uint8_t ns)
 {
     kvc_slice slices[ENGINE_SLICES];
     kvc_part_desc desc = {.name = "engine",
@@ -92,13 +96,28 @@ void engine_register(struct engine *e, uint8_t ns)
     ck_assert_ptr_ne(e->memory, MAP_FAILED);
     for (uint32_t s = 0; s < ENGINE_SLICES; s++)
         slices[s] = (kvc_slice){slice_at(e, s, 0), slice_bytes[s], slice_bytes[s], 0};
-    succeed(e, kvc_register(e->client, &desc, &e->part), "register");
+    return kvc_register(e->client, &desc, &e->part);
+}
+
+void engine_register(struct engine *e, uint8_t ns)
+{
+    succeed(e, try_register(e, ns), "register");
 }
 
 void engine_open(struct engine *e, const char *socket)
 {
     engine_connect(e, socket, KVC_ROLE_WORKER);
     engine_register(e, 1);
+}
+
+bool engine_try_open(struct engine *e, const char *socket, uint32_t ms)
+{
+    if (try_connect(e, socket, KVC_ROLE_WORKER, ms) != KVC_OK)
+        return false;
+    if (try_register(e, 1) == KVC_OK)
+        return true;
+    engine_close(e);
+    return false;
 }
 
 void engine_close(struct engine *e)

@@ -32,6 +32,8 @@ void engine_register(struct engine *e, uint8_t ns);
 
 // A worker in namespace 1, registered.
 void engine_open(struct engine *e, const char *socket);
+// The same where the daemon may refuse; whether it is registered. Calls wait at most ms.
+bool engine_try_open(struct engine *e, const char *socket, uint32_t ms);
 void engine_close(struct engine *e);
 
 // The bytes of keys first .. first + n - 1 into blocks 0 .. n - 1, or whether they are there.
