@@ -19,18 +19,23 @@ static uint8_t *address(struct model *m, enum tier_kind tier, uint64_t offset)
 }
 
 /* What a slice of a block holds: a function of part, key, slice and place. */
-static uint64_t content(const struct model_place *place, uint32_t slice, uint64_t word)
+static uint64_t content(uint64_t seed, uint64_t word)
 {
-    uint64_t seed = mix(((uint64_t)(place->part + 1) << 48) + ((uint64_t)slice << 32) + place->key);
-
     return seed + word * 0x9E3779B97F4A7C15ull;
+}
+
+static uint64_t content_seed(const struct model_place *place, uint32_t slice)
+{
+    return mix(((uint64_t)(place->part + 1) << 48) + ((uint64_t)slice << 32) + place->key);
 }
 
 static void write_slice(uint8_t *at, uint64_t bytes, const struct model_place *place,
                         uint32_t slice)
 {
+    uint64_t seed = content_seed(place, slice);
+
     for (uint64_t i = 0; i < bytes; i += 8) {
-        uint64_t value = content(place, slice, i / 8);
+        uint64_t value = content(seed, i / 8);
 
         memcpy(at + i, &value, bytes - i < 8 ? bytes - i : 8);
     }
@@ -39,13 +44,15 @@ static void write_slice(uint8_t *at, uint64_t bytes, const struct model_place *p
 static bool slice_is_exact(const uint8_t *at, uint64_t bytes, const struct model_place *place,
                            uint32_t slice)
 {
-    for (uint64_t i = 0; i < bytes; i += 8) {
-        uint64_t value = content(place, slice, i / 8);
+    uint64_t seed = content_seed(place, slice), value, word, i;
 
-        if (memcmp(at + i, &value, bytes - i < 8 ? bytes - i : 8) != 0)
+    for (i = 0; i + 8 <= bytes; i += 8) {
+        memcpy(&word, at + i, 8);
+        if (word != content(seed, i / 8))
             return false;
     }
-    return true;
+    value = content(seed, i / 8);
+    return memcmp(at + i, &value, bytes - i) == 0;
 }
 
 void model_write(struct model *m, const struct model_place *place)
