@@ -102,12 +102,12 @@ bool model_is_published(const struct model *m, uint32_t part, uint32_t key)
     return model_is_ready(m, part, key, TIER_GPU) || model_is_ready(m, part, key, TIER_HOST);
 }
 
-bool model_is_leased(const struct model *m, uint32_t part, uint32_t key)
+bool model_is_leased(const struct model *m, uint32_t part, uint32_t key, bool over_too)
 {
     for (uint32_t i = 0; i < MODEL_LEASES; i++) {
         const struct model_lease *l = &m->leases[i];
 
-        if (!model_lease_lives(l))
+        if (!model_lease_lives(l) && !(over_too && l->used && !l->ended))
             continue;
         for (uint32_t p = 0; p < l->n_parts; p++)
             for (uint32_t k = 0; k < l->n_keys && l->parts[p] == part; k++)

@@ -111,6 +111,7 @@ struct model_save {
     uint32_t n_keys, n_entries;
     uint32_t part[MODEL_SAVE_KEYS], key[MODEL_SAVE_KEYS]; /* as they were asked for */
     uint32_t entry_keys[4];
+    bool was_filling[MODEL_SAVE_KEYS];
     bool was_ready[MODEL_SAVE_KEYS]; /* when it was opened */
     uint32_t n_assigned, n_chunks, n_published;
     struct model_place assigned[MODEL_SAVE_KEYS];
@@ -179,9 +180,10 @@ struct model {
     struct model_event events[MODEL_EVENTS];
     uint32_t n_events;
     uint32_t next_request;
-    uint64_t last_number;                                   /* of any word, ever */
-    bool ticked;                                            /* in this step, at its end */
-    const struct model_owner *nudged;                       /* likewise */
+    uint64_t last_number;             /* of any word, ever */
+    const char *fault;                /* the site that is armed in this step */
+    bool ticked;                      /* in this step, at its end */
+    const struct model_owner *nudged; /* likewise */
     uint64_t maybe_evicted, maybe_evicted_from[TIER_COUNT]; /* in this step */
     uint64_t maybe_loaded[TIER_COUNT]; /* bytes that a figure may or may not contain */
 
@@ -211,6 +213,9 @@ void model_fail(struct model *m, const char *format, ...)
             model_fail(m, __VA_ARGS__);                                                            \
     } while (0)
 
+/* Whether a status is what a fault of this step makes of a call that may be refused for it. */
+bool model_is_fault(const struct model *m, kvc_status status);
+
 uint64_t model_random(struct model *m);
 uint32_t model_below(struct model *m, uint32_t n); /* 0 to n - 1; 0 for 0 */
 bool model_chance(struct model *m, uint32_t per_mille);
@@ -224,7 +229,8 @@ bool model_is_ready_now(struct model *m, uint32_t part, uint32_t key); /* as the
 bool model_is_ready_or_gone(struct model *m, const struct model_place *place); /* likewise */
 /* Fails when a word that is handed out is still somebody's. */
 void model_expect_free_word(struct model *m, uint32_t owner, uint32_t word);
-bool model_is_leased(const struct model *m, uint32_t part, uint32_t key);
+/* over_too: also by leases whose time is over, which no tick has ended. */
+bool model_is_leased(const struct model *m, uint32_t part, uint32_t key, bool over_too);
 struct model_place model_place_of(struct model *m, const struct store_location *location,
                                   uint32_t part, uint32_t key);
 void model_key(uint32_t key, uint8_t bytes[KVC_KEY_BYTES]);

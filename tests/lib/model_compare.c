@@ -137,7 +137,7 @@ static void was_dropped(struct model *m, enum tier_kind tier, uint32_t slot,
         count_excused(m, tier);
         return;
     }
-    model_expect(m, !model_is_leased(m, before->part, before->key),
+    model_expect(m, !model_is_leased(m, before->part, before->key, false),
                  "leased key %u is dropped from tier %u", before->key, tier);
     for (uint32_t i = 0; i < MODEL_LOADS; i++)
         for (uint32_t k = 0; m->loads[i].live && k < m->loads[i].n; k++)

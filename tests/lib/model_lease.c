@@ -220,6 +220,8 @@ static void lookup(struct model *m, struct model_owner *o)
                                                  .parts = parts,
                                                  .n_parts = p.n_parts},
                           &result, &why);
+    if (model_is_fault(m, status))
+        return;
     if (p.append && !model_lease_lives(p.append)) {
         model_expect(m, status == KVC_E_EXPIRED, "a lookup on an ended lease: %s",
                      kvc_status_text(status));
@@ -305,6 +307,8 @@ static void adopt(struct model *m, struct model_owner *o, const struct model_lea
                          m->parts[allowed ? part : o->tenant * MODEL_TENANT_PARTS].id,
                          m->parts[allowed ? part : o->tenant * MODEL_TENANT_PARTS].epoch, ms,
                          &result, &why);
+    if (model_is_fault(m, status))
+        return;
     if (!allowed || !lives) {
         model_expect(m, status == KVC_E_UNKNOWN || (allowed && status == KVC_E_EXPIRED),
                      "an adoption that may not be: %s", kvc_status_text(status));

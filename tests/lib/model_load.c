@@ -93,6 +93,8 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
     model_begin(m, "owner %u loads %u to %u of part %u of lease %llu of owner %u",
                 model_owner_index(m, o), first, first + req.count - 1, part, (ull)l->id, l->owner);
     status = store_load(m->store, o->owner, &req, locations, &word, &number, &why);
+    if (model_is_fault(m, status))
+        return;
     if (!o->page || !theirs || !model_lease_lives(l) || behind || stale || l->n_keys == 0) {
         model_expect(m, status != KVC_OK, "a load that may not be: %s", kvc_status_text(status));
         if (o->page && theirs && !model_lease_lives(l))

@@ -54,11 +54,14 @@ static void register_parts(struct model *m, struct model_owner *o)
                                   .name = "model"};
         struct store_part_info info;
         struct refusal why;
+        kvc_status status;
 
         if (p->tenant != o->tenant)
             continue;
-        model_expect(m, store_register(m->store, o->owner, &part, &info, &why) == KVC_OK,
-                     "a part is refused: %s %s", why.field, why.detail);
+        do
+            status = store_register(m->store, o->owner, &part, &info, &why);
+        while (model_is_fault(m, status));
+        model_expect(m, status == KVC_OK, "a part is refused: %s %s", why.field, why.detail);
         if (p->id == 0) {
             p->id = info.part;
             p->epoch = info.epoch;
@@ -99,6 +102,7 @@ struct model_owner *model_owner_open(struct model *m, uint32_t tenant, uint32_t 
 {
     struct model_owner *o = m->owners;
     struct owner_identity identity = {.tenant = m->tenants[tenant], .role = role, .pid = 1000};
+    kvc_status status;
 
     while (o < m->owners + MODEL_OWNERS && o->life != LIFE_NONE)
         o++;
@@ -109,7 +113,10 @@ struct model_owner *model_owner_open(struct model *m, uint32_t tenant, uint32_t 
     memset(o, 0, sizeof(*o));
     o->tenant = tenant;
     o->role = role;
-    ck_assert_int_eq(store_owner_open(m->store, &identity, o, &o->owner), KVC_OK);
+    status = store_owner_open(m->store, &identity, o, &o->owner);
+    if (model_is_fault(m, status))
+        return NULL;
+    model_expect(m, status == KVC_OK, "a session is refused: %s", kvc_status_text(status));
     o->life = LIFE_OPEN;
     o->id = owner_id(o->owner);
     memcpy(o->secret, owner_secret(o->owner), sizeof(o->secret));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/fault.h"
 #include "tests/lib/model.h"
 
 #define COMPARE_ALL_EVERY 64u
@@ -85,10 +86,36 @@ static void pass_time(struct model *m)
         tick(m);
 }
 
+bool model_is_fault(const struct model *m, kvc_status status)
+{
+    return m->fault && fault_fired(m->fault) > 0 &&
+           status == (strcmp(m->fault, "mem.alloc") == 0 ? KVC_E_NO_MEMORY : KVC_E_BUSY);
+}
+
+/* The next call or two may find no memory, no slot or no word. */
+static void arm_fault(struct model *m)
+{
+    static const char *const sites[] = {"mem.alloc", "mem.alloc", "store.slot", "store.word"};
+    uint32_t skip = model_below(m, 4);
+
+    m->fault = sites[model_below(m, 4)];
+    model_begin(m, "%s fails after %u", m->fault, skip);
+    fault_arm(m->fault, skip, 1 + model_below(m, 3));
+}
+
+static void disarm_fault(struct model *m)
+{
+    if (m->fault)
+        fault_off(m->fault);
+    m->fault = NULL;
+}
+
 static void step(struct model *m)
 {
     uint32_t what = model_below(m, 100);
 
+    if (model_chance(m, 80))
+        arm_fault(m);
     if (what < 30)
         model_save_steps(m);
     else if (what < 55)
@@ -101,6 +128,7 @@ static void step(struct model *m)
         model_owner_steps(m);
     else
         pass_time(m);
+    disarm_fault(m);
 }
 
 void model_run(struct model *m, uint64_t steps)

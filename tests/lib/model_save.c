@@ -47,6 +47,7 @@ static void fill_request(struct model *m, struct model_save *s, const struct mod
             s->part[s->n_keys] = runs[e].part;
             s->key[s->n_keys] = key;
             s->was_ready[s->n_keys] = model_is_published(m, runs[e].part, key);
+            s->was_filling[s->n_keys] = is_filling_now(m, runs[e].part, key);
             s->n_keys++;
         }
     }
@@ -77,6 +78,10 @@ struct model_save *model_save_open(struct model *m, struct model_owner *o,
     s->used = true;
     s->opened = m->step;
     status = store_save_open(m->store, o->owner, &req, &s->handle, &short_of, &why);
+    if (model_is_fault(m, status)) {
+        s->used = false;
+        return NULL;
+    }
     model_expect(m, status == KVC_OK, "a save is refused: %s: %s %s", kvc_status_text(status),
                  why.field, why.detail);
     return s;
@@ -165,6 +170,73 @@ static void take_chunks(struct model *m, struct model_save *s,
                  first, s->n_assigned);
 }
 
+/* Whether nothing keeps a published block from being dropped from the gpu tier. */
+static bool is_clean(struct model *m, const struct model_save *s, uint32_t slot)
+{
+    const struct model_seen *seen = &m->seen[TIER_GPU][slot];
+
+    if (seen->state != SLOT_READY || !model_is_ready(m, seen->part, seen->key, TIER_HOST) ||
+        model_is_leased(m, seen->part, seen->key, true))
+        return false;
+    for (uint32_t i = 0; i < MODEL_LOADS; i++)
+        for (uint32_t k = 0; m->loads[i].used && k < m->loads[i].n; k++)
+            if (m->loads[i].places[k].part == seen->part && m->loads[i].places[k].key == seen->key)
+                return false;
+    for (uint32_t i = 0; i < MODEL_MOVES; i++)
+        if (m->moves[i].used && m->moves[i].from.part == seen->part &&
+            m->moves[i].from.key == seen->key)
+            return false;
+    for (uint32_t i = 0; i < MODEL_SAVES; i++) {
+        const struct model_save *other = &m->saves[i];
+
+        for (uint32_t k = 0; other->used && (!other->sealed || other == s) && k < other->n_keys;
+             k++)
+            if (other->part[k] == seen->part && other->key[k] == seen->key)
+                return false;
+    }
+    return true;
+}
+
+/*
+ * Slots of the gpu tier that a save of one entry must have been able to get: free ones and those of
+ * clean blocks. Counted from before the call.
+ */
+static uint32_t room_before(struct model *m, const struct model_save *s)
+{
+    const struct table_tier *t = &table_header(m->table)->tiers[TIER_GPU];
+    const struct model_part *part = &m->parts[s->part[0]];
+    uint32_t room = 0;
+
+    for (uint32_t e = 0; e < t->extents; e++) {
+        const struct table_extent *extent = table_extent(m->table, TIER_GPU, e);
+        uint32_t first = e * t->slots_per_extent;
+
+        if (extent->slot_bytes != part->layout.slot_bytes ||
+            extent->tenant != m->tenants[part->tenant])
+            continue;
+        if (!model_maps_slot(m, &m->owners[s->owner], TIER_GPU, first))
+            return 0;
+        for (uint32_t i = 0; i == 0 || (i + 1) * extent->slot_bytes <= t->extent_bytes; i++)
+            room += m->seen[TIER_GPU][first + i].state == SLOT_FREE || is_clean(m, s, first + i);
+    }
+    return room;
+}
+
+/* A save of one entry that was answered at once leaves nothing out for which there was room. */
+static void expect_admission(struct model *m, const struct model_save *s)
+{
+    uint32_t missing = 0, room;
+
+    if (s->n_entries != 1 || s->n_keys == 0 || s->opened != m->step || s->aborted || m->fault)
+        return;
+    for (uint32_t k = 0; k < s->n_keys; k++)
+        missing += !s->was_ready[k] && !s->was_filling[k];
+    room = room_before(m, s);
+    model_expect(m, s->n_assigned >= (missing < room ? missing : room),
+                 "%u keys are assigned; %u were missing, and there was room for %u", s->n_assigned,
+                 missing, room);
+}
+
 void model_save_seal(struct model *m, struct model_save *s)
 {
     uint8_t states[MODEL_SAVE_KEYS];
@@ -192,6 +264,7 @@ void model_save_seal(struct model *m, struct model_save *s)
     model_expect(m, s->n_assigned == 0 || !(s->aborting || s->aborted),
                  "a save that was aborted assigns slots");
     take_chunks(m, s, &result);
+    expect_admission(m, s);
     s->sealed = true;
     s->handle = NULL;
     s->announced = s->notify && s->n_assigned > 0;
