@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/fault.h"
 
 #define MIB (1ull << 20)
 #define KIB 1024u
@@ -246,6 +247,7 @@ struct model *model_create(const struct model_shape *shape, uint64_t seed)
 
     ck_assert_ptr_nonnull(m);
     clock_stop();
+    fault_arm("block.seed", 0, 1);
     m->shape = shape;
     m->seed = seed;
     /* Not a multiple of the generator's own step, or seeds would be pieces of one sequence. */

@@ -98,7 +98,9 @@ static void expect_key(struct model *m, struct model_save *s, uint32_t entry, ui
     switch (state) {
     case STORE_KEY_HIT:
         /* Its protection ends with the call, and so perhaps does the block. */
-        model_expect(m, earlier || s->was_ready[k] || model_is_ready_now(m, s->part[k], s->key[k]),
+        model_expect(m,
+                     earlier || s->was_ready[k] || s->opened != m->step ||
+                         model_is_ready_now(m, s->part[k], s->key[k]),
                      "key %u is a hit and not published", s->key[k]);
         break;
     case STORE_KEY_ASSIGNED:
@@ -398,7 +400,7 @@ void model_save_deadlines(struct model *m)
             m->saves[i].aborting = true;
 }
 
-/* A save that fills a block of a flushed namespace, or is about to, fails like any other. */
+/* A save that has a block of a flushed namespace to publish fails like any other. */
 void model_save_flushed(struct model *m)
 {
     for (uint32_t i = 0; i < MODEL_SAVES; i++) {
@@ -409,7 +411,7 @@ void model_save_flushed(struct model *m)
             s->lost_hits |= model_is_flushed(m, s->part[k]);
         }
         for (uint32_t k = 0; s->used && s->sealed && k < s->n_assigned; k++)
-            s->aborting |= model_is_flushed(m, s->assigned[k].part);
+            s->aborting |= !s->published[k] && model_is_flushed(m, s->assigned[k].part);
     }
 }
 
