@@ -70,7 +70,8 @@ ALL_ROOMS     := $(PRODUCT_ROOMS) tests/lib
 
 TEST_KINDS   := unit wire life fault
 TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)))
-TESTS        := $(TEST_SOURCES:%.c=$(DEBUG)/%)
+FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))
 BENCHES      := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/bench/*_bench.c)))
 GPU_TESTS    := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/test_*.c)))
 GPU_BENCHES  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/bench_*.c)))
@@ -91,13 +92,19 @@ rooms   = $(foreach r,$(2),$(call archive,$(1),$(r))) $(call gen_obj,$(1))
 library = $(foreach r,$(CLIENT_ROOMS) $(SHARED_ROOMS),$(call objects,$(1),$(call room_sources,$(r)))) \
           $(call gen_obj,$(1))
 
+# Fuzzing takes clang: targets of their own names beside the tests, in a variant of their own.
+FUZZ_CC  ?= clang-14
+FUZZ_SAN := fuzzer-no-link,address,undefined
+FUZZERS  := $(patsubst tests/fuzz/%.c,$(DEBUG)/fuzz/%,$(FUZZ_SOURCES))
+TIME     ?= 60
+
 # Without -j from the caller, the long targets use every core.
 JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # ---------------------------------------------------------------- targets
 
 .PHONY: all debug tests check check-now check-long check-layers check-gpu demo
-.PHONY: bench bench-pack bench-gpu setup help clean install
+.PHONY: bench bench-pack bench-gpu setup help clean install fuzz fuzzers
 
 all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
 
@@ -126,6 +133,13 @@ demo: ## install what is missing, build, run the main job once and print a table
 	@scripts/setup
 	@$(MAKE) $(JOBS) all
 	@scripts/demo
+
+fuzz: ## run each fuzz target for TIME seconds (60), with clang and libFuzzer
+	@scripts/setup --dev
+	@$(MAKE) $(JOBS) CC=$(FUZZ_CC) SAN=$(FUZZ_SAN) fuzzers
+	@scripts/fuzz build/debug-$(FUZZ_SAN)/fuzz $(TIME)
+
+fuzzers: $(FUZZERS)
 
 bench: all $(BENCHES) ## measure (see tests/bench)
 	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done
@@ -253,6 +267,13 @@ $(eval $(call variant_rules,$(DEBUG),DEBUG_FLAGS))
 
 $(TESTS): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
 	$(call link,$(DEBUG_FLAGS),$(TEST_PKGS))
+
+FUZZ_HELP := $(DEBUG)/obj/tests/fuzz/rig.o
+$(filter $(DEBUG)/tests/fuzz/%,$(TESTS)): $(FUZZ_HELP) $(DEBUG)/obj/tests/fuzz/replay.o
+
+$(FUZZERS): $(DEBUG)/fuzz/%: $(DEBUG)/obj/tests/fuzz/%.o $(FUZZ_HELP) \
+                             $(call rooms,$(DEBUG),$(ALL_ROOMS))
+	$(call link,$(DEBUG_FLAGS) -fsanitize=fuzzer,$(TEST_PKGS))
 
 $(BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(call rooms,$(RELEASE),$(PRODUCT_ROOMS))
 	$(call link,$(RELEASE_FLAGS),$(TEST_PKGS))
