@@ -86,10 +86,11 @@ static struct admission *make_admission(const struct store_save *req, uint32_t n
     size_t slots = n_keys * sizeof(struct save_slot), ids = n_keys * sizeof(uint32_t);
     struct admission *admission =
         mem_alloc(sizeof(*admission) + entries + slots + ids + n_keys * (KVC_KEY_BYTES + 1ul));
-    uint8_t *at = (uint8_t *)(admission + 1);
+    uint8_t *at;
 
     if (!admission)
         return NULL;
+    at = (uint8_t *)(admission + 1);
     *admission = (struct admission){.n_entries = req->n_entries, .n_keys = n_keys};
     admission->entries = (void *)at;
     admission->slots = (void *)(at += entries);
