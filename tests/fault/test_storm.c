@@ -217,7 +217,7 @@ START_TEST(F29_faults_at_random_and_kills_at_random)
     daemon_log_allow(s.daemon, ""); // whatever it says
     for (int w = 0; w < WORKERS; w++)
         workers[w] = actor_start_numbered(works_whatever_comes, s.socket, w);
-    daemon_fault_random(s.daemon, 42, 10);
+    daemon_fault_random(s.daemon, 42 + (uint64_t)_i, 30);
     for (int i = 0; i < kills; i++) {
         struct actor *victim = &workers[next_random(&random) % WORKERS];
         volatile uint64_t *turns = &victim->told->values[TURNS];
@@ -226,6 +226,7 @@ START_TEST(F29_faults_at_random_and_kills_at_random)
         wait_for(*turns >= before + 1 + next_random(&random) % 8, ENGINE_MS);
         loaded += victim->told->values[LOADED];
         replace(victim, &s, WORKERS + i);
+        stage_check(&s);
     }
     daemon_fault_off(s.daemon, "*");
     for (int w = 0; w < WORKERS; w++) {
@@ -244,5 +245,7 @@ START_TEST(F29_faults_at_random_and_kills_at_random)
 }
 END_TEST
 
-CHECK_MAIN("fault/storm", CHECK_LONG_S, F3_a_hundred_workers_are_killed_and_nothing_adds_up,
-           F9_random_kills_under_a_replay, F29_faults_at_random_and_kills_at_random)
+CHECK_MAIN_LOOPS("fault/storm", CHECK_LONG_S,
+                 {F3_a_hundred_workers_are_killed_and_nothing_adds_up, 0, 0},
+                 {F9_random_kills_under_a_replay, 0, 0},
+                 {F29_faults_at_random_and_kills_at_random, 0, 1})
