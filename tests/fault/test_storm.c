@@ -16,6 +16,12 @@
 #define N_KEYS  16u
 #define WORKERS 3
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED true
+#else
+#define IS_SANITIZED false
+#endif
+
 // What a worker tells, in told->values.
 enum { TURNS, STOP, LOADED };
 
@@ -107,8 +113,10 @@ START_TEST(F3_a_hundred_workers_are_killed_and_nothing_adds_up)
     }
     stage_wait_sessions(&s, 1);
     stage_settled(&s);
-    ck_assert_msg(private_kib(&s) <= memory + 256, "the daemon grew from %ld to %ld KiB", memory,
-                  private_kib(&s));
+    // A sanitizer keeps what was freed.
+    if (!IS_SANITIZED)
+        ck_assert_msg(private_kib(&s) <= memory + 256, "the daemon grew from %ld to %ld KiB",
+                      memory, private_kib(&s));
     ck_assert_uint_eq(stage_stats(&s).checksum_failures, 0);
     stage_close(&s);
 }
@@ -172,8 +180,7 @@ START_TEST(F9_random_kills_under_a_replay)
     ck_assert_uint_gt(killed, 10);
     stage_wait_sessions(&s, 1);
     ck_assert_uint_eq(stage_stats(&s).checksum_failures, 0);
-    s.live_allocations = 0; // the tables have grown
-    (void)engine_put_some(&s.witness, STAGE_WITNESS_KEYS, 4);
+    s.crowded = true;
     stage_close(&s);
 }
 END_TEST

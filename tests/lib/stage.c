@@ -56,11 +56,21 @@ void stage_open(struct stage *s, const char *const args[])
     stage_baseline(s);
 }
 
+static bool put_again(struct engine *e, uint32_t first)
+{
+    (void)engine_put_some(e, first, WITNESS_BLOCKS);
+    return engine_probe(e, first, WITNESS_BLOCKS) == WITNESS_BLOCKS;
+}
+
 void stage_witness_works(struct stage *s)
 {
-    engine_put(&s->witness, s->next_key, WITNESS_BLOCKS);
+    if (s->crowded)
+        wait_for(put_again(&s->witness, s->next_key), ENGINE_MS);
+    else
+        engine_put(&s->witness, s->next_key, WITNESS_BLOCKS);
     engine_verify(&s->witness, s->next_key, WITNESS_BLOCKS);
-    engine_verify(&s->witness, STAGE_WITNESS_KEYS, WITNESS_BLOCKS);
+    if (!s->crowded)
+        engine_verify(&s->witness, STAGE_WITNESS_KEYS, WITNESS_BLOCKS);
     s->next_key += WITNESS_BLOCKS;
 }
 
@@ -121,7 +131,8 @@ static bool is_idle(const struct stage *s, char *why, size_t size)
     return stats.sessions == sessions && stats.leases == 0 && stats.open_loads == 0 &&
            stats.filling_slots == 0 && stats.quarantined_slots == 0 &&
            (s->fds == 0 || debug.fds == s->fds) &&
-           (s->live_allocations == 0 || debug.live_allocations == s->live_allocations);
+           (s->live_allocations == 0 || s->crowded ||
+            debug.live_allocations == s->live_allocations);
 }
 
 void stage_settled(struct stage *s)

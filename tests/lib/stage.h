@@ -23,6 +23,9 @@ struct stage {
     struct engine witness;
     uint32_t next_key; // of the witness
     uint64_t live_allocations, fds;
+    // The tiers are full: what was saved first may be evicted, a save may have to be asked for
+    // again, and tables have grown.
+    bool crowded;
 };
 
 // args as for daemon_start(); NULL: tiers of 8 MiB each.
