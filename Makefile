@@ -141,8 +141,9 @@ fuzz: ## run each fuzz target for TIME seconds (60), with clang and libFuzzer
 
 fuzzers: $(FUZZERS)
 
-bench: all $(BENCHES) ## measure (see tests/bench)
+bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips beside a bare echo
 	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done
+	@for n in 100000 1000000; do echo "kvcachectl bench"; $(RELEASE)/kvcachectl bench --blocks $$n || exit 1; done
 
 bench-pack: $(RELEASE)/tests/bench/pack_bench ## measure packing on the host against memcpy
 	@$<
