@@ -311,7 +311,7 @@ static const char *const all_sites[] = {
     "store.word",      "slots.take",      "mem.alloc",         "mover.copy",
     "mover.late",      "device.populate", "device.old_kernel", "device.reserve",
     "device.map",      "fd.memfd",        "fd.truncate",       "fd.seal",
-    "fd.map",          "fd.dup",          "fd.reopen",
+    "fd.map",          "fd.dup",          "fd.reopen",         "block.seed",
 };
 
 static bool is_known(const char *site)
