@@ -270,6 +270,26 @@ START_TEST(site_device_old_kernel)
 }
 END_TEST
 
+// No failure, but hashing that is the same each time; everything works with it.
+START_TEST(site_block_seed)
+{
+    static const char *const small[] = {"--gpu-bytes", "8M", "--host-bytes", "8M", NULL};
+    struct engine e;
+    char output[512];
+    struct daemon *d;
+    uint64_t fired;
+
+    d = daemon_start_armed(small, "block.seed", 0, 1, &fired, output, sizeof(output));
+    ck_assert_ptr_nonnull(d);
+    ck_assert_uint_eq(fired, 1);
+    engine_open(&e, daemon_socket(d));
+    engine_put(&e, NEW, N_NEW);
+    engine_verify(&e, NEW, N_NEW);
+    engine_close(&e);
+    daemon_stop(d);
+}
+END_TEST
+
 // What is needed to start: it does not, and says why once.
 static const char *const start_sites[] = {"endpoint.socket", "device.reserve", "device.map",
                                           "fd.memfd",        "fd.truncate",    "fd.seal",
@@ -344,5 +364,5 @@ CHECK_MAIN_LOOPS("fault/sites", CHECK_LIFE_S, {site_connection_poll, 0, 0},
                  {sites_of_a_completion_page, 0, 4}, {sites_of_an_extents_descriptor, 0, 1},
                  {site_store_word, 0, 0}, {site_slots_take, 0, 0}, {S19_site_mover_copy, 0, 0},
                  {site_mover_late, 0, 0}, {site_device_populate, 0, 0},
-                 {site_device_old_kernel, 0, 0}, {F29_what_is_needed_to_start_fails_once, 0, 7},
-                 {every_site_has_a_test, 0, 0})
+                 {site_device_old_kernel, 0, 0}, {site_block_seed, 0, 0},
+                 {F29_what_is_needed_to_start_fails_once, 0, 7}, {every_site_has_a_test, 0, 0})
