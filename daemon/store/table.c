@@ -63,7 +63,11 @@ static kvc_status plan_header(const uint64_t budget[TIER_COUNT], uint64_t boot_e
     header->version = TABLE_VERSION;
     header->header_bytes = sizeof(*header);
     header->boot_epoch = boot_epoch;
-    header->next_number = header->next_session = header->next_id = 1;
+    /*
+     * A table that is made anew knows nothing of the numbers before it. A daemon uses up far fewer
+     * than one each microsecond, which is what epochs count.
+     */
+    header->next_number = header->next_session = header->next_id = boot_epoch;
     for (int t = 0; t < TIER_COUNT; t++) {
         struct table_tier *tier = &header->tiers[t];
         uint64_t tier_slots;

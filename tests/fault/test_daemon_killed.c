@@ -201,6 +201,42 @@ static kvc_status load_and_release(struct engine *e)
     return kvc_release(e->client, e->lease.id);
 }
 
+// What the old daemon called a lease, a save or a session is the name of nothing in the new one: a
+// load with a lease from before cannot bring what somebody has leased since.
+START_TEST(F7_names_of_the_old_daemon_name_nothing)
+{
+    const uint32_t a = KEYS_OF(0), b = KEYS_OF(1);
+    uint64_t old_lease, old_save, old_session;
+    struct engine e;
+    struct stage s;
+
+    stage_open_bare(&s, NULL);
+    engine_open(&e, s.socket);
+    old_session = kvc_session(e.client);
+    old_save = engine_save(&e, a, 4);
+    wait_for(engine_probe(&e, a, 4) == 4, ENGINE_MS);
+    engine_lookup(&e, a, 4);
+    old_lease = e.lease.id;
+    kvc_close(s.figures);
+    daemon_restart_killed(s.daemon);
+    stage_open_figures(&s);
+    ck_assert_int_eq(kvc_reconnect(e.client), KVC_OK);
+    ck_assert_uint_gt(kvc_session(e.client), old_session);
+    for (uint32_t i = 0; i < 50; i++) {
+        ck_assert_uint_ne(engine_save(&e, b + 4 * i, 4), old_save);
+        wait_for(engine_probe(&e, b + 4 * i, 4) == 4, ENGINE_MS);
+        engine_lookup(&e, b + 4 * i, 4);
+        ck_assert_uint_ne(e.lease.id, old_lease);
+    }
+    e.lease.id = old_lease;
+    ck_assert_int_eq(engine_try_load(&e), KVC_E_EXPIRED);
+    ck_assert(!engine_holds(&e, b, 1));
+    engine_close(&e);
+    stage_wait_sessions(&s, 0);
+    stage_close(&s);
+}
+END_TEST
+
 // F8: a worker that keeps asking, as engines do, is back by itself when the daemon is.
 static void keeps_asking(struct scene *s)
 {
@@ -261,4 +297,5 @@ END_TEST
 
 CHECK_MAIN_LOOPS("fault/daemon_killed", CHECK_LIFE_S, {F7_daemon_killed_under_four_workers, 0, 0},
                  {F7_daemon_killed_in_the_middle_of_a_copy, 0, 3},
+                 {F7_names_of_the_old_daemon_name_nothing, 0, 0},
                  {F8_workers_that_keep_asking_come_back, 0, 0})

@@ -171,7 +171,7 @@ START_TEST(test_lookup)
     m.offset = 1;
     refused(WIRE_LOOKUP, &m.base, KVC_E_INVALID, "offset");
     m.offset = 0;
-    m.lease = 99999;
+    m.lease = UINT64_MAX; // far from any that was given
     refused(WIRE_LOOKUP, &m.base, KVC_E_UNKNOWN, "lease");
     end();
 }
@@ -236,7 +236,7 @@ START_TEST(test_load)
     uint8_t event[64] = {0};
 
     begin(KVCACHE__ROLE__ROLE_READER);
-    m.lease = 12345;
+    m.lease = UINT64_MAX;
     m.part = part;
     m.epoch = epoch;
     m.count = 1;
@@ -275,7 +275,7 @@ START_TEST(test_the_rest)
     abort_.save = 0;
     abort_.request = 77;
     refused(WIRE_ABORT, &abort_.base, KVC_E_UNKNOWN, "request");
-    extend.lease = 5;
+    extend.lease = UINT64_MAX;
     refused(WIRE_EXTEND, &extend.base, KVC_E_UNKNOWN, "lease");
     adopt.token = (ProtobufCBinaryData){15, keys};
     refused(WIRE_ADOPT, &adopt.base, KVC_E_INVALID, "token");
@@ -299,21 +299,14 @@ END_TEST
 START_TEST(test_unsupported)
 {
     static const uint16_t types[] = {
-        WIRE_UNMAP,
-        WIRE_REGION_BEGIN,
-        WIRE_REGION_PART,
-        WIRE_REGION_END,
-        WIRE_REGION_DROP,
-        WIRE_RESUME,
-        WIRE_SUSPEND,
-        WIRE_HINT,
-        WIRE_PIN,
-        WIRE_FLUSH,
-        
-        WIRE_WATCH,
-        30,
-        0x3eff,
-        0x3fff,
+        WIRE_UNMAP,       WIRE_REGION_BEGIN,
+        WIRE_REGION_PART, WIRE_REGION_END,
+        WIRE_REGION_DROP, WIRE_RESUME,
+        WIRE_SUSPEND,     WIRE_HINT,
+        WIRE_PIN,         WIRE_FLUSH,
+
+        WIRE_WATCH,       30,
+        0x3eff,           0x3fff,
     };
     static struct raw raw;
     int fds;
