@@ -87,7 +87,8 @@ static uint32_t ask_hello(struct sweep *s)
     hello.version = 1;
     hello.role = KVCACHE__ROLE__ROLE_WORKER;
     hello.name = "sweep";
-    return talk_send(s->w.sock, WIRE_HELLO, &hello.base);
+    // The connection may be over already: accepting it allocates too.
+    return talk_try_send(s->w.sock, WIRE_HELLO, &hello.base);
 }
 
 // A namespace, a layout and a size of slots that nobody has yet.

@@ -39,9 +39,9 @@ uint32_t talk_send(int sock, uint16_t type, const ProtobufCMessage *message)
     return last_seq;
 }
 
-bool talk_try_send(int sock, uint16_t type, const ProtobufCMessage *message)
+uint32_t talk_try_send(int sock, uint16_t type, const ProtobufCMessage *message)
 {
-    return send_packet(sock, type, message) == WIRE_OK;
+    return send_packet(sock, type, message) == WIRE_OK ? last_seq : 0;
 }
 
 // One packet, or false at the end or when nothing comes in time.

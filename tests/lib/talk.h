@@ -23,8 +23,8 @@ int talk_hello(const char *socket, Kvcache__Role role, int *page);
 // Sends a request; its sequence number. A NULL message is an empty body.
 uint32_t talk_send(int sock, uint16_t type, const ProtobufCMessage *message);
 
-// The same where the socket may be full or over; whether it went.
-bool talk_try_send(int sock, uint16_t type, const ProtobufCMessage *message);
+// The same where the socket may be full or over: 0 when it did not go.
+uint32_t talk_try_send(int sock, uint16_t type, const ProtobufCMessage *message);
 
 // Waits for the reply to seq, skipping notices, and parses it; the caller frees it with
 // talk_free(). fds: room for KVC_WIRE_FDS_MAX, or NULL where none are expected.
