@@ -68,7 +68,7 @@ static kvc_status status_of(int error)
     case ENFILE:
         return KVC_E_NO_FDS;
     case ESRCH:
-    case EINVAL: /* pid 0, or SO_PEERPIDFD of a process that was reaped */
+    case EINVAL: /* SO_PEERPIDFD of a process that was reaped */
         return KVC_E_DISCONNECTED;
     case ENOMEM:
         return KVC_E_NO_MEMORY;
@@ -94,6 +94,11 @@ static kvc_status open_pidfd(int sock, pid_t pid, int *pidfd)
     }
     if (!old_kernel && errno != ENOPROTOOPT)
         return status_of(errno);
+    if (pid <= 0) {
+        log_warn("conn", "connection not served reason=\"its process is in a pid namespace that is "
+                         "not visible from here, and Linux is older than 6.5\"");
+        return KVC_E_DISCONNECTED;
+    }
     fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (fd < 0)
         return status_of(errno);

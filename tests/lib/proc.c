@@ -16,7 +16,8 @@
 void proc_die_with_parent(pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
+    // 0: the parent is outside of this pid namespace.
+    if (getppid() != parent && getppid() != 0)
         _exit(125);
 }
 
