@@ -77,6 +77,40 @@ int proc_count_fds(pid_t pid)
     return n;
 }
 
+long proc_anonymous_kb(pid_t pid)
+{
+    char path[48], line[256];
+    long kb = -1;
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
+    f = fopen(path, "re");
+    if (!f)
+        return -1;
+    while (kb < 0 && fgets(line, sizeof(line), f))
+        if (sscanf(line, "Anonymous: %ld kB", &kb) != 1)
+            kb = -1;
+    fclose(f);
+    return kb;
+}
+
+long proc_cpu_ms(pid_t pid)
+{
+    char path[48];
+    unsigned long user, system;
+    FILE *f;
+    int n;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    f = fopen(path, "re");
+    if (!f)
+        return -1;
+    // Fields 14 and 15; the command, in brackets, has no blanks here.
+    n = fscanf(f, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+    fclose(f);
+    return n == 2 ? (long)((user + system) * 1000 / (unsigned long)sysconf(_SC_CLK_TCK)) : -1;
+}
+
 // The pid of some child, or 0. Orphans that come to a subreaper are not known by number, so the
 // kernel is asked.
 static pid_t some_child(void)

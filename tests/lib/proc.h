@@ -23,6 +23,10 @@ void proc_kill(pid_t pid);
 // Descriptors that the process has open; -1 when it is gone.
 int proc_count_fds(pid_t pid);
 
+// Anonymous memory of the process in KiB, and processor time it has used; -1 when it is gone.
+long proc_anonymous_kb(pid_t pid);
+long proc_cpu_ms(pid_t pid);
+
 // Kills and reaps all children of this process; how many there were.
 int proc_kill_children(void);
 
