@@ -1,6 +1,7 @@
 #include "daemon/api/api.h"
 
 #include "daemon/api/session.h"
+#include "daemon/api/silence.h"
 #include "daemon/api/wake.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
@@ -18,7 +19,8 @@ kvc_status api_create(const struct api_config *config, struct api **api)
     list_init(&a->waiting);
     uv_timer_init(config->loop, &a->room_timer);
     if (connection_hub_init(&a->hub, config->loop) != KVC_OK || codec_create(&a->codec) != KVC_OK ||
-        save_scratch_create(a) != KVC_OK) {
+        save_scratch_create(a) != KVC_OK ||
+        silence_create(config->loop, a, &a->silence) != KVC_OK) {
         api_destroy(a);
         return KVC_E_NO_MEMORY;
     }
@@ -120,6 +122,7 @@ void api_destroy(struct api *api)
         listener_close(api->listener);
     api->listener = NULL;
     wake_close(api->wake);
+    silence_close(api->silence);
     while ((s = list_first(&api->sessions, struct session, link)) != NULL)
         session_free(s);
     save_scratch_destroy(api);

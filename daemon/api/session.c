@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/api/silence.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/fd.h"
 #include "daemon/base/log.h"
@@ -126,6 +127,7 @@ void session_accept(void *arg, int sock)
     connection_set_peer(s->connection, process_pid(s->process), process_uid(s->process));
     list_push_back(&api->sessions, &s->link);
     api->n_connections++;
+    silence_begins(api->silence);
     log_debug("api", "connected pid=%d uid=%u", (int)process_pid(s->process),
               process_uid(s->process));
     return;

@@ -12,6 +12,7 @@
 #include "daemon/conn/listener.h"
 #include "daemon/conn/process.h"
 
+struct silence;
 struct wake;
 
 struct api {
@@ -22,6 +23,7 @@ struct api {
     struct codec *codec;
     struct listener *listener;
     struct wake *wake;
+    struct silence *silence;
     uv_timer_t room_timer; /* runs while a save waits for room */
     struct list sessions;
     struct list waiting; /* saves that wait for room, first come first served */

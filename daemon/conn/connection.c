@@ -91,8 +91,10 @@ void connection_malformed(struct connection *c, const char *why)
     connection_end(c);
 }
 
-static void cut(struct connection *c, const char *why)
+void connection_cut(struct connection *c, const char *why)
 {
+    if (c->state == CONNECTION_CLOSING)
+        return;
     c->hub->cut++;
     log_warn("conn", "connection cut pid=%d uid=%u reason=%s queued_bytes=%zu", (int)c->pid, c->uid,
              why, c->out.bytes);
@@ -148,7 +150,7 @@ static void timer_cb(uv_timer_t *timer)
     if (c->state == CONNECTION_CLOSING || outqueue_empty(&c->out))
         return;
     if (clock_now_us() - c->progress_us >= KVC_OUT_CUT_MS * CLOCK_MS_US) {
-        cut(c, "not_reading");
+        connection_cut(c, "not_reading");
         return;
     }
     uv_timer_start(timer, timer_cb, c->later ? QUEUE_RETRY_MS : QUEUE_LOOK_MS, 0);
@@ -170,7 +172,7 @@ static void enqueue(struct connection *c, struct wire_packet *packet, bool later
         uv_timer_start(&c->timer, timer_cb, later ? QUEUE_RETRY_MS : QUEUE_LOOK_MS, 0);
     }
     if (c->out.bytes >= KVC_OUT_CUT_BYTES)
-        cut(c, "too_much_unread");
+        connection_cut(c, "too_much_unread");
     update_poll(c);
 }
 

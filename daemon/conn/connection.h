@@ -61,6 +61,9 @@ void connection_end(struct connection *connection);
 /* Ends it because of a packet that breaks the protocol: with one warning, and counted. */
 void connection_malformed(struct connection *connection, const char *why);
 
+/* Ends it because of what it does not do: with one warning that says why, and counted. */
+void connection_cut(struct connection *connection, const char *why);
+
 /* Handles what has arrived so far, however full the queue is, then ends it: its process is gone. */
 void connection_finish(struct connection *connection);
 
