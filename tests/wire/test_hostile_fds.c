@@ -1,0 +1,166 @@
+// Descriptors that come with packets: of every kind, in every number, by the thousand, and when the
+// daemon has no number left for them. They are all closed, whatever becomes of the packet.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "tests/lib/check_main.h"
+#include "tests/lib/neighbour.h"
+#include "tests/lib/raw.h"
+#include "tests/lib/wait.h"
+
+#define UNKNOWN_TYPE 0x1234u // descriptors may come with what the daemon does not know
+
+static int open_kind(int kind, int sock)
+{
+    int pair[2];
+
+    switch (kind) {
+    case 0:
+        return open("/dev/null", O_RDWR | O_CLOEXEC);
+    case 1:
+        return open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    case 2:
+        return open("/", O_PATH | O_CLOEXEC);
+    case 3:
+        return memfd_create("hostile", MFD_CLOEXEC);
+    case 4:
+        return eventfd(0, EFD_CLOEXEC);
+    case 5:
+        return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    case 6:
+        return epoll_create1(EPOLL_CLOEXEC);
+    case 7:
+        return (int)syscall(SYS_pidfd_open, getpid(), 0);
+    case 8:
+        if (pipe2(pair, O_CLOEXEC) < 0)
+            return -1;
+        close(pair[0]);
+        return pair[1];
+    case 9:
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+            return -1;
+        close(pair[0]);
+        return pair[1];
+    case 10:
+        return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    default: // the very connection that it travels on
+        return fcntl(sock, F_DUPFD_CLOEXEC, 3);
+    }
+}
+#define KINDS 12
+
+static void send_fds(int sock, uint16_t type, int fd, uint32_t n)
+{
+    struct wire_packet packet = {.type = type, .seq = 5, .n_fds = n};
+
+    for (uint32_t i = 0; i < n; i++)
+        packet.fds[i] = fd;
+    ck_assert_int_eq(wire_send(sock, &packet), WIRE_OK);
+}
+
+START_TEST(F39_descriptors_of_every_kind)
+{
+    static const uint32_t numbers[] = {1, 2, KVC_WIRE_FDS_MAX};
+    static const uint16_t types[] = {UNKNOWN_TYPE, WIRE_REGION_PART, WIRE_REGION_BEGIN, WIRE_HINT,
+                                     WIRE_PING};
+    struct neighbour n;
+
+    neighbour_open(&n, NULL);
+    daemon_log_expect(n.daemon, "malformed packet"); // a PING takes none
+    for (int kind = 0; kind < KINDS; kind++)
+        for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+            for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+                int sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
+                int fd = open_kind(kind, sock);
+
+                ck_assert_msg(fd >= 0, "kind %d: %s", kind, strerror(errno));
+                send_fds(sock, types[t], fd, numbers[i]);
+                close(fd);
+                ck_assert_int_ne(talk_outcome(sock, 5), KVC_OK);
+                close(sock);
+            }
+    neighbour_close(&n);
+}
+END_TEST
+
+// As many as the kernel takes, none of the replies read. What is too many for the kernel is the
+// sender's to hear of; the daemon closes what it gets, and stops reading who does not read.
+START_TEST(F39_flood_of_descriptors)
+{
+    const int packets = check_long() ? 20000 : 2000;
+    int sock, fd = open("/dev/null", O_RDONLY | O_CLOEXEC), sent = 0;
+    struct wire_packet packet = {.type = UNKNOWN_TYPE, .seq = 5, .n_fds = KVC_WIRE_FDS_MAX};
+    struct neighbour n;
+
+    neighbour_open(&n, NULL);
+    daemon_log_allow(n.daemon, "connection cut");
+    sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
+    for (uint32_t i = 0; i < KVC_WIRE_FDS_MAX; i++)
+        packet.fds[i] = fd;
+    for (int i = 0; i < packets; i++) {
+        sent += wire_send(sock, &packet) == WIRE_OK;
+        if (i % 100 == 0)
+            neighbour_works(&n);
+    }
+    ck_assert_int_gt(sent, 50);
+    ck_assert_int_lt(daemon_fds(n.daemon), n.fds + 2 * (int)KVC_WIRE_FDS_MAX);
+    close(sock);
+    close(fd);
+    neighbour_close(&n);
+}
+END_TEST
+
+// Some of the numbers are there and some are not: what came through is closed, too.
+START_TEST(F39_no_number_left_for_descriptors)
+{
+    static struct raw raw;
+    struct neighbour n;
+
+    neighbour_open(&n, NULL);
+    daemon_log_expect(n.daemon, "descriptors were lost");
+    daemon_log_allow(n.daemon, "accept paused");
+    // Four for the connection, its process, its page and the page's duplicate; then fewer than
+    // come.
+    neighbour_limit_fds(&n, 4 + _i);
+    int sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
+    raw_make(&raw, UNKNOWN_TYPE, 5, 0, 32);
+    ck_assert(raw_send(sock, &raw));
+    ck_assert(talk_ended(sock));
+    close(sock);
+    neighbour_close(&n);
+}
+END_TEST
+
+// Packets that hold their own connection, and nobody receives them: the kernel finds the circle.
+START_TEST(F39_connections_inside_themselves)
+{
+    struct neighbour n;
+
+    neighbour_open(&n, NULL);
+    for (int i = 0; i < 20; i++) {
+        int a = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
+        int b = talk_hello(n.socket, KVCACHE__ROLE__ROLE_READER, NULL);
+
+        daemon_freeze(n.daemon);
+        send_fds(a, UNKNOWN_TYPE, b, 8);
+        send_fds(b, UNKNOWN_TYPE, a, 8);
+        close(a);
+        close(b);
+        daemon_thaw(n.daemon);
+    }
+    neighbour_close(&n);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("wire/hostile_fds", CHECK_LIFE_S, {F39_descriptors_of_every_kind, 0, 0},
+                 {F39_flood_of_descriptors, 0, 0}, {F39_no_number_left_for_descriptors, 0, 12},
+                 {F39_connections_inside_themselves, 0, 0})
