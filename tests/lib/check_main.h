@@ -31,6 +31,13 @@ int check_main(int argc, char **argv, const char *suite, double limit_s,
 // 1, or what KVC_TEST_TIMEOUT_MULTIPLIER says: sanitizers and valgrind are slow.
 double check_time_multiplier(void);
 
+// Sanitizers keep freed memory, and need to look into this process.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CHECK_SANITIZED true
+#else
+#define CHECK_SANITIZED false
+#endif
+
 // Whether the long form of the tests was asked for (make check-long).
 bool check_long(void);
 
