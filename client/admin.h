@@ -30,6 +30,7 @@ struct admin_stats {
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, admitted_at_once, admitted_blocks;
     uint64_t checksum_failures, bad_packets, refused_requests;
+    uint64_t pinned_blocks;
 };
 kvc_status admin_stats(kvc_client *client, struct admin_stats *stats);
 
@@ -48,6 +49,17 @@ struct admin_list {
 };
 kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint32_t limit,
                       struct admin_list *list);
+
+/*
+ * Flushes and pins of an operator. digest: a namespace of every tenant; NULL: everything. keys NULL:
+ * all of it. More than KVC_KEYS_MAX keys are split.
+ */
+kvc_status admin_flush(kvc_client *client, const uint8_t *digest, const uint8_t *keys,
+                       uint32_t n_keys, uint64_t *blocks);
+kvc_status admin_pin(kvc_client *client, const uint8_t digest[KVC_NAMESPACE_BYTES],
+                     const uint8_t *keys, uint32_t n_keys, uint32_t seconds, uint32_t *count);
+kvc_status admin_unpin(kvc_client *client, const uint8_t digest[KVC_NAMESPACE_BYTES],
+                       const uint8_t *keys, uint32_t n_keys, uint32_t *count);
 
 /* Changes a setting of the running daemon; kvc_error says what is wrong with it. */
 kvc_status admin_config(kvc_client *client, const char *name, const char *value);

@@ -200,6 +200,21 @@ struct admin_debug;
 struct admin_debug_reply;
 bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                            struct admin_stats *stats);
+/* What a flush or a pin is about; one of part, namespace_digest and all. */
+struct codec_scope {
+    uint32_t part;
+    const uint8_t *namespace_digest; /* or NULL */
+    bool all;
+    const uint8_t *keys;
+    uint32_t n_keys;
+};
+kvc_status codec_put_flush(const struct codec_scope *scope, uint8_t *body, size_t *len);
+bool codec_get_flush_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                           uint64_t *blocks);
+kvc_status codec_put_pin(const struct codec_scope *scope, uint32_t seconds, bool unpin,
+                         uint8_t *body, size_t *len);
+bool codec_get_pin_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                         uint32_t *count);
 kvc_status codec_put_config(const char *name, const char *value, uint8_t *body, size_t *len);
 kvc_status codec_put_list(const char *what, uint64_t after, uint32_t limit, uint8_t *body,
                           size_t *len);

@@ -51,6 +51,7 @@ static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *
     stats->checksum_failures = message->checksum_failures;
     stats->bad_packets = message->bad_packets;
     stats->refused_requests = message->refused_requests;
+    stats->pinned_blocks = message->pinned_blocks;
 }
 
 bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
@@ -67,6 +68,64 @@ bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_pack
     for (size_t i = 0; i < message->n_tiers; i++)
         get_tier(message->tiers[i], stats);
     get_figures(message, stats);
+    return true;
+}
+
+static ProtobufCBinaryData digest_of(const struct codec_scope *scope)
+{
+    return codec_bytes(scope->namespace_digest, KVC_NAMESPACE_BYTES);
+}
+
+static ProtobufCBinaryData keys_of(const struct codec_scope *scope)
+{
+    return codec_bytes(scope->keys, (size_t)scope->n_keys * KVC_KEY_BYTES);
+}
+
+kvc_status codec_put_flush(const struct codec_scope *scope, uint8_t *body, size_t *len)
+{
+    Kvcache__Flush message = KVCACHE__FLUSH__INIT;
+
+    message.part = scope->part;
+    message.namespace_digest = digest_of(scope);
+    message.all = scope->all;
+    message.keys = keys_of(scope);
+    return codec_pack_body(&message.base, body, len);
+}
+
+bool codec_get_flush_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                           uint64_t *blocks)
+{
+    Kvcache__FlushReply *message;
+
+    message = codec_unpack_body(scratch, &kvcache__flush_reply__descriptor, packet);
+    if (message == NULL)
+        return false;
+    *blocks = message->blocks;
+    return true;
+}
+
+kvc_status codec_put_pin(const struct codec_scope *scope, uint32_t seconds, bool unpin,
+                         uint8_t *body, size_t *len)
+{
+    Kvcache__Pin message = KVCACHE__PIN__INIT;
+
+    message.part = scope->part;
+    message.namespace_digest = digest_of(scope);
+    message.keys = keys_of(scope);
+    message.seconds = seconds;
+    message.unpin = unpin;
+    return codec_pack_body(&message.base, body, len);
+}
+
+bool codec_get_pin_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                         uint32_t *count)
+{
+    Kvcache__PinReply *message;
+
+    message = codec_unpack_body(scratch, &kvcache__pin_reply__descriptor, packet);
+    if (message == NULL)
+        return false;
+    *count = message->count;
     return true;
 }
 

@@ -247,6 +247,30 @@ KVC_API kvc_status kvc_cancel(kvc_client *client, uint64_t save, uint32_t ms, kv
  * synchronise): its unproved saves end, and their slots are free at once. */
 KVC_API kvc_status kvc_drain(kvc_client *client);
 
+/* Flushes and pins: workers and schedulers, for parts that they have registered. */
+
+/*
+ * Drops everything of the part's namespace, in all of its parts and for every session of the tenant
+ * (new weights; reset of a prefix cache). Leases end, open loads run to their end, and nothing that
+ * is being saved is published after it. This client's parts of the namespace go on at once; others
+ * are told KVC_E_STALE and register again. *blocks (may be NULL): how many were dropped.
+ */
+KVC_API kvc_status kvc_flush(kvc_client *client, kvc_part part, uint64_t *blocks);
+/* Drops the blocks of these keys, of this part only; saves that are filling one of them end. */
+KVC_API kvc_status kvc_flush_keys(kvc_client *client, kvc_part part, const uint8_t *keys,
+                                  uint32_t n_keys, uint64_t *blocks);
+
+/*
+ * Keeps the blocks of those keys that are there from being evicted, for so many seconds from now (0:
+ * KVC_PIN_SECONDS_DEFAULT), whoever comes and goes meanwhile: a system prompt, say. Pinning again
+ * sets the time anew. KVC_E_NO_ROOM when more than half of the daemon's memory would be pinned.
+ * *pinned (may be NULL): how many of the keys were there.
+ */
+KVC_API kvc_status kvc_pin(kvc_client *client, kvc_part part, const uint8_t *keys, uint32_t n_keys,
+                           uint32_t seconds, uint32_t *pinned);
+KVC_API kvc_status kvc_unpin(kvc_client *client, kvc_part part, const uint8_t *keys,
+                             uint32_t n_keys, uint32_t *unpinned);
+
 #ifdef __cplusplus
 }
 #endif

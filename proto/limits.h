@@ -58,6 +58,8 @@
 /* Times, milliseconds. */
 #define KVC_LEASE_MS_DEFAULT   30000u
 #define KVC_LEASE_MS_MAX       600000u
+#define KVC_PIN_SECONDS_DEFAULT 3600u
+#define KVC_PIN_SECONDS_MAX     604800u
 #define KVC_SAVE_PROOF_MS      30000u /* an unproved save is aborted after this */
 #define KVC_SAVE_ROOM_MS       1u     /* a save into a full tier waits for room this long */
 #define KVC_SAVE_REPLY_MS      2u     /* the library waits for a save's reply this long */

@@ -2,8 +2,6 @@
 
 #include <stdio.h>
 
-#include <jansson.h>
-
 #include "client/admin.h"
 
 #define PAGE_ROWS 100
@@ -22,7 +20,7 @@ static void print_row(size_t n, char *const *values)
         printf(i + 1 < n ? "%-18s " : "%s\n", values[i]);
 }
 
-static kvc_status each_page(kvc_client *client, const char *what, json_t *rows)
+kvc_status list_fetch(kvc_client *client, const char *what, json_t *rows)
 {
     struct admin_list list = {.more = true};
     bool first = true;
@@ -46,7 +44,7 @@ static kvc_status each_page(kvc_client *client, const char *what, json_t *rows)
 int list_print(const struct ctl *ctl, kvc_client *client, const char *what)
 {
     json_t *rows = ctl->json ? json_array() : NULL;
-    kvc_status status = each_page(client, what, rows);
+    kvc_status status = list_fetch(client, what, rows);
     int result = status == KVC_OK ? CTL_OK : ctl_fail(ctl, client, what, status);
 
     if (rows && result == CTL_OK) {

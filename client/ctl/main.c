@@ -17,6 +17,10 @@ static const struct command commands[] = {
     {"ping", "measure a round trip to the daemon", ping_command},
     {"clients", "list connected sessions", clients_command},
     {"config", "list the settings; config set NAME VALUE changes one", config_command},
+    {"namespaces", "list the namespaces that were registered", namespaces_command},
+    {"flush", "drop everything, a namespace, or some keys (flush --help)", flush_command},
+    {"pin", "keep blocks from being evicted for a time (pin --help)", pin_command},
+    {"unpin", "end pins (unpin --help)", unpin_command},
     {"replay", "replay a trace through worker processes (replay --help)", replay_command},
     {"bench", "round trips beside a bare echo (bench --help)", bench_command},
     {"version", "print the version", version_command},
@@ -102,7 +106,7 @@ static void usage(FILE *to)
 {
     fputs("usage: kvcachectl [--socket PATH] [--json] COMMAND [options]\n\n", to);
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].help);
+        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
     fputs("\nThe socket is --socket, else $KVCACHE_SOCKET, else /run/kvcached/kvcached.sock.\n"
           "Exit status: 0 done, 1 asked and failed, 2 not understood.\n",
           to);

@@ -5,8 +5,9 @@
 
 #include <jansson.h>
 
+#include "client/admin.h"
 #include "client/ctl/ctl.h"
-#include "client/ctl/stats.h"
+#include "client/ctl/list.h"
 
 static const char *const tier_names[2] = {"gpu", "host"};
 
@@ -15,7 +16,8 @@ static void put(json_t *object, const char *name, uint64_t value)
     json_object_set_new(object, name, json_integer((json_int_t)value));
 }
 
-static void print_json(const struct admin_stats *stats)
+/* Takes the rows of the quarantine. */
+static void print_json(const struct admin_stats *stats, json_t *quarantine)
 {
     json_t *root = json_object(), *tiers = json_object(), *hits = json_object();
     json_object_set_new(root, "version", json_string(stats->version));
@@ -39,6 +41,7 @@ static void print_json(const struct admin_stats *stats)
     put(root, "open_loads", stats->open_loads);
     put(root, "filling_slots", stats->filling_slots);
     put(root, "quarantined_slots", stats->quarantined_slots);
+    put(root, "pinned_blocks", stats->pinned_blocks);
     json_object_set_new(root, "hits", hits);
     put(root, "misses", stats->misses);
     put(root, "evictions", stats->evictions);
@@ -48,6 +51,7 @@ static void print_json(const struct admin_stats *stats)
     json_object_set_new(root, "oldest_op_ms", json_real((double)stats->oldest_op_us * 1e-3));
     json_object_set_new(root, "quarantine_oldest_ms",
                         json_real((double)stats->quarantine_oldest_us * 1e-3));
+    json_object_set_new(root, "quarantine", quarantine);
     put(root, "admitted_blocks", stats->admitted_blocks);
     put(root, "admitted_at_once", stats->admitted_at_once);
     put(root, "skipped_blocks", stats->skipped_blocks);
@@ -71,7 +75,7 @@ static void print_tier(const char *name, const struct admin_tier *tier)
            (unsigned long long)tier->used_slots, (unsigned long long)tier->slots);
 }
 
-static void print_text(const struct admin_stats *stats)
+static kvc_status print_text(kvc_client *client, const struct admin_stats *stats)
 {
     printf("kvcached %s, device %s, up %.0f s\n", stats->version, stats->device,
            (double)stats->uptime_us * 1e-6);
@@ -89,25 +93,47 @@ static void print_text(const struct admin_stats *stats)
     printf("  demotions %llu, promotions %llu, evictions %llu, skipped blocks %llu\n",
            (unsigned long long)stats->demotions, (unsigned long long)stats->promotions,
            (unsigned long long)stats->evictions, (unsigned long long)stats->skipped_blocks);
-    if (stats->quarantined_slots)
-        printf("  quarantine %llu slots, the oldest for %.1f s\n",
-               (unsigned long long)stats->quarantined_slots,
-               (double)stats->quarantine_oldest_us * 1e-6);
+    if (stats->pinned_blocks)
+        printf("  pinned blocks %llu\n", (unsigned long long)stats->pinned_blocks);
     printf("  oldest operation %.1f ms\n", (double)stats->oldest_op_us * 1e-3);
+    if (!stats->quarantined_slots)
+        return KVC_OK;
+    printf("  quarantine %llu slots, the oldest for %.1f s\n\n",
+           (unsigned long long)stats->quarantined_slots,
+           (double)stats->quarantine_oldest_us * 1e-6);
+    return list_fetch(client, "quarantine", NULL);
+}
+
+static kvc_status print_status(const struct ctl *ctl, kvc_client *client)
+{
+    struct admin_stats stats;
+    json_t *quarantine;
+    kvc_status status = admin_stats(client, &stats);
+
+    if (status != KVC_OK)
+        return status;
+    if (!ctl->json)
+        return print_text(client, &stats);
+    quarantine = json_array();
+    status = list_fetch(client, "quarantine", quarantine);
+    if (status == KVC_OK)
+        print_json(&stats, quarantine);
+    else
+        json_decref(quarantine);
+    return status;
 }
 
 int status_command(struct ctl *ctl, int argc, char **argv)
 {
-    int exit_status;
+    int result;
     if (!ctl_parse(ctl, argc, argv, "Shows tiers, sessions, leases and what is in flight.",
-                   &exit_status))
-        return exit_status;
-    struct admin_stats stats;
-    if (!stats_fetch(ctl, &stats))
+                   &result))
+        return result;
+    kvc_client *client = ctl_connect(ctl);
+    if (!client)
         return CTL_FAILED;
-    if (ctl->json)
-        print_json(&stats);
-    else
-        print_text(&stats);
-    return CTL_OK;
+    kvc_status status = print_status(ctl, client);
+    result = status == KVC_OK ? CTL_OK : ctl_fail(ctl, client, "status", status);
+    kvc_close(client);
+    return result;
 }

@@ -243,6 +243,7 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.failed_demotions = reply->failed_demotions;
     m.cpu_us = reply->cpu_us;
     m.quarantine_oldest_us = reply->quarantine_oldest_us;
+    m.pinned_blocks = reply->pinned_blocks;
     return BODY(codec, m);
 }
 
@@ -269,6 +270,22 @@ struct bytes codec_list(struct codec *codec, const struct msg_list_reply *reply)
     m.rows = row_pointers;
     m.after = reply->after;
     m.more = reply->more;
+    return BODY(codec, m);
+}
+
+struct bytes codec_flush(struct codec *codec, uint64_t blocks)
+{
+    Kvcache__FlushReply m = KVCACHE__FLUSH_REPLY__INIT;
+
+    m.blocks = blocks;
+    return BODY(codec, m);
+}
+
+struct bytes codec_pin(struct codec *codec, uint32_t count)
+{
+    Kvcache__PinReply m = KVCACHE__PIN_REPLY__INIT;
+
+    m.count = count;
     return BODY(codec, m);
 }
 

@@ -206,6 +206,35 @@ static bool from_report(struct codec *codec, const ProtobufCMessage *base, struc
     return true;
 }
 
+static bool from_flush(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    const Kvcache__Flush *m = (const Kvcache__Flush *)base;
+
+    (void)codec;
+    request->flush = (struct msg_flush){
+        .part = m->part,
+        .namespace_digest = BYTES(m->namespace_digest),
+        .all = m->all,
+        .keys = BYTES(m->keys),
+    };
+    return true;
+}
+
+static bool from_pin(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    const Kvcache__Pin *m = (const Kvcache__Pin *)base;
+
+    (void)codec;
+    request->pin = (struct msg_pin){
+        .part = m->part,
+        .namespace_digest = BYTES(m->namespace_digest),
+        .keys = BYTES(m->keys),
+        .seconds = m->seconds,
+        .unpin = m->unpin,
+    };
+    return true;
+}
+
 static bool from_list(struct codec *codec, const ProtobufCMessage *base, struct request *request)
 {
     const Kvcache__List *m = (const Kvcache__List *)base;
@@ -276,6 +305,8 @@ static const struct body bodies[] = {
     {WIRE_NUDGE, &kvcache__empty__descriptor, from_nothing},
     {WIRE_REPORT, &kvcache__report__descriptor, from_report},
     {WIRE_STATS, &kvcache__stats__descriptor, from_nothing},
+    {WIRE_FLUSH, &kvcache__flush__descriptor, from_flush},
+    {WIRE_PIN, &kvcache__pin__descriptor, from_pin},
     {WIRE_LIST, &kvcache__list__descriptor, from_list},
     {WIRE_CONFIG, &kvcache__config__descriptor, from_config},
     {WIRE_PING, &kvcache__ping__descriptor, from_ping},

@@ -130,6 +130,21 @@ struct msg_report {
     uint64_t offset;
 };
 
+struct msg_flush {
+    uint32_t part;
+    struct bytes namespace_digest;
+    bool all;
+    struct bytes keys;
+};
+
+struct msg_pin {
+    uint32_t part;
+    struct bytes namespace_digest;
+    struct bytes keys;
+    uint32_t seconds;
+    bool unpin;
+};
+
 struct msg_list {
     const char *what;
     uint64_t after;
@@ -168,6 +183,8 @@ struct request {
         struct msg_adopt adopt;
         struct msg_drained drained;
         struct msg_report report;
+        struct msg_flush flush;
+        struct msg_pin pin;
         struct msg_list list;
         struct msg_config config;
         struct msg_ping ping;
@@ -279,7 +296,7 @@ struct msg_stats_reply {
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, admitted_at_once, admitted_blocks, checksum_failures;
     uint64_t bad_packets, refused_requests;
-    uint64_t cpu_us, quarantine_oldest_us;
+    uint64_t cpu_us, quarantine_oldest_us, pinned_blocks;
 };
 
 #define MSG_LIST_COLUMNS 12u

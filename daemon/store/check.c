@@ -4,6 +4,7 @@
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/load.h"
+#include "daemon/store/pin.h"
 #include "daemon/store/save.h"
 
 struct recount {
@@ -243,6 +244,25 @@ static const char *check_totals(const struct recount *r)
     return NULL;
 }
 
+static const char *check_pins(struct recount *r)
+{
+    const struct store *store = r->store;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < store->pin_ends.count; i++) {
+        const struct pin *pin = container_of(store->pin_ends.heap[i], struct pin, ends);
+        const struct block *block = blocks_get(store->blocks, pin->block);
+
+        if (block->state != BLOCK_READY)
+            return "a pinned block is not published";
+        r->holds[pin->block]++;
+        bytes += store_class(store, block)->slot_bytes;
+    }
+    if (store->pin_ends.count != store->pins.count || bytes != store->pinned_bytes)
+        return "pins are miscounted";
+    return NULL;
+}
+
 static const char *check_all(struct recount *r)
 {
     const struct store *store = r->store;
@@ -259,6 +279,8 @@ static const char *check_all(struct recount *r)
             why = check_owner(r, owner);
         }
     }
+    if (!why)
+        why = check_pins(r);
     for (uint32_t id = 0; !why && id < blocks_limit(store->blocks); id++)
         why = check_block(r, id);
     if (!why)

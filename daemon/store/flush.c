@@ -1,23 +1,22 @@
 /*
- * Flush of a namespace: no key of it is a hit any more, and nothing that was in flight becomes
- * one. Open loads run to their proof.
+ * Flushes. Of namespaces: no key of them is a hit any more, and nothing that was in flight becomes
+ * one. Of keys: their blocks go, and the saves that were filling them. Open loads run to their
+ * proof.
  */
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
+#include "daemon/store/pin.h"
 #include "daemon/store/save.h"
-
-static bool is_in(const struct store *store, uint32_t part, uint32_t namespace_)
-{
-    return table_part(store->table, part)->namespace_ == namespace_;
-}
+#include "daemon/store/scope.h"
 
 static void end_leases(struct owner *owner, uint32_t namespace_)
 {
+    const struct table *table = owner->store->table;
     struct lease *lease, *after;
 
     list_for_each_safe(lease, after, &owner->leases, link) {
         for (uint32_t p = 0; p < lease->n_parts; p++) {
-            if (!is_in(owner->store, lease->parts[p].part, namespace_))
+            if (table_part(table, lease->parts[p].part)->namespace_ != namespace_)
                 continue;
             lease_end(lease);
             break;
@@ -25,19 +24,28 @@ static void end_leases(struct owner *owner, uint32_t namespace_)
     }
 }
 
+static bool is_open(const struct save *save)
+{
+    return save->status == KVC_OK && (save->phase == SAVE_ADMITTING || save->phase == SAVE_COPYING);
+}
+
 static void end_saves(struct owner *owner, uint32_t namespace_)
 {
     struct save *save, *after;
 
     list_for_each_safe(save, after, &owner->saves, link)
-        if (save->status == KVC_OK &&
-            (save->phase == SAVE_ADMITTING || save->phase == SAVE_COPYING) &&
-            save_is_in(save, namespace_))
+        if (is_open(save) && save_is_in(save, namespace_))
             save_fail(owner->store, save, KVC_E_STALE);
 }
 
+static void doom(struct store *store, uint32_t block)
+{
+    pin_drop(store, block);
+    keep_doom(store, block);
+}
+
 /* Every published block of a tier; what a record says is enough to find it. */
-static uint64_t doom_tier(struct store *store, enum tier_kind tier, uint32_t namespace_)
+static uint64_t doom_tier(struct store *store, enum tier_kind tier, const struct store_scope *scope)
 {
     const struct table_tier *geometry = &table_header(store->table)->tiers[tier];
     uint64_t doomed = 0;
@@ -52,31 +60,100 @@ static uint64_t doom_tier(struct store *store, enum tier_kind tier, uint32_t nam
             const struct table_slot *record =
                 table_slot(store->table, tier, e * geometry->slots_per_extent + (uint32_t)i);
 
-            if (record->state != SLOT_READY || !is_in(store, record->part, namespace_))
+            if (record->state != SLOT_READY ||
+                !scope_has_namespace(store, scope,
+                                     table_part(store->table, record->part)->namespace_))
                 continue;
-            keep_doom(store, blocks_find(store->blocks, record->part, record->key));
+            doom(store, blocks_find(store->blocks, record->part, record->key));
             doomed++;
         }
     }
     return doomed;
 }
 
-kvc_status store_flush(struct store *store, uint32_t part, uint64_t *blocks)
+static uint64_t flush_namespaces(struct store *store, const struct store_scope *scope)
 {
-    struct table_namespace *ns;
-    struct owner *owner;
-    uint32_t namespace_;
+    for (uint32_t ns = 0; ns < TABLE_NAMESPACES; ns++) {
+        struct owner *owner;
 
-    if (part == 0 || part >= TABLE_PARTS || !table_part(store->table, part)->used)
-        return KVC_E_UNKNOWN;
-    namespace_ = table_part(store->table, part)->namespace_;
-    ns = table_namespace(store->table, namespace_);
-    ns->epoch++;
-    list_for_each(owner, &store->owners, link) {
-        end_saves(owner, namespace_);
-        end_leases(owner, namespace_);
+        if (!scope_has_namespace(store, scope, ns))
+            continue;
+        table_namespace(store->table, ns)->epoch++;
+        list_for_each(owner, &store->owners, link) {
+            end_saves(owner, ns);
+            end_leases(owner, ns);
+        }
     }
-    *blocks = doom_tier(store, TIER_GPU, namespace_) + doom_tier(store, TIER_HOST, namespace_);
+    return doom_tier(store, TIER_GPU, scope) + doom_tier(store, TIER_HOST, scope);
+}
+
+/* The save that fills a block: its number is known but for the upper half. */
+static void end_save_of(struct store *store, uint32_t block)
+{
+    uint32_t number = blocks_get(store->blocks, block)->save;
+    struct owner *owner;
+    struct save *save;
+
+    list_for_each(owner, &store->owners, link) {
+        list_for_each(save, &owner->saves, link) {
+            if (!is_open(save) || (uint32_t)save->id != number)
+                continue;
+            save_fail(store, save, KVC_E_STALE);
+            return;
+        }
+    }
+}
+
+static bool has_lost(const struct store *store, const struct lease *lease)
+{
+    for (uint32_t p = 0; p < lease->n_parts; p++)
+        for (uint32_t i = 0; i < lease->count; i++)
+            if (blocks_get(store->blocks, lease->parts[p].blocks[i])->state != BLOCK_READY)
+                return true;
+    return false;
+}
+
+static void end_leases_that_lost(struct store *store)
+{
+    struct owner *owner;
+    struct lease *lease, *after;
+
+    list_for_each(owner, &store->owners, link)
+        list_for_each_safe(lease, after, &owner->leases, link)
+            if (has_lost(store, lease))
+                lease_end(lease);
+}
+
+static uint64_t flush_keys(struct store *store, const struct store_scope *scope)
+{
+    uint64_t doomed = 0;
+
+    for (uint32_t part = 1; part < TABLE_PARTS && table_part(store->table, part)->used; part++) {
+        for (uint32_t i = 0; scope_has_part(store, scope, part) && i < scope->n_keys; i++) {
+            uint32_t id = blocks_find(store->blocks, part, scope->keys + (size_t)i * KVC_KEY_BYTES);
+
+            if (id == BLOCK_NONE)
+                continue;
+            if (blocks_get(store->blocks, id)->state == BLOCK_READY) {
+                doom(store, id);
+                doomed++;
+            } else {
+                end_save_of(store, id);
+            }
+        }
+    }
+    end_leases_that_lost(store);
+    return doomed;
+}
+
+kvc_status store_flush(struct store *store, const struct store_scope *scope, uint64_t *blocks,
+                       struct refusal *why)
+{
+    kvc_status status = scope_check(store, scope, why);
+
+    if (status != KVC_OK)
+        return status;
+    *blocks = scope->n_keys > 0 ? flush_keys(store, scope) : flush_namespaces(store, scope);
     store_settle(store);
     return KVC_OK;
 }

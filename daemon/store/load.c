@@ -3,6 +3,7 @@
 #include "daemon/base/mem.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
+#include "daemon/store/pin.h"
 #include "daemon/store/proof.h"
 
 void load_free(struct load *load)
@@ -177,6 +178,7 @@ void store_report(struct store *store, struct owner *owner, uint32_t part, const
         return;
     }
     store->stats.checksum_failures++;
+    pin_drop(store, id);
     keep_doom(store, id);
     store_settle(store);
 }

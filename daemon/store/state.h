@@ -51,6 +51,9 @@ struct store {
     struct list owners, freed; /* freed: owe nothing, owner_free is due */
     struct handles sessions, leases;
     struct expiry lease_ends;
+    struct handles pins; /* by block */
+    struct expiry pin_ends;
+    uint64_t pinned_bytes;
     struct list saves;      /* copying, by deadline */
     struct list ended;      /* aborted and still owed words, oldest first */
     struct list reports;    /* ended, save_done is due */

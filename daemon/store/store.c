@@ -10,6 +10,7 @@
 #include "daemon/store/state.h"
 #include "daemon/store/event.h"
 #include "daemon/store/lease.h"
+#include "daemon/store/pin.h"
 #include "daemon/store/proof.h"
 #include "daemon/store/room.h"
 #include "daemon/store/save.h"
@@ -134,6 +135,7 @@ void store_destroy(struct store *store)
     handles_free(&store->sessions);
     handles_free(&store->leases);
     expiry_free(&store->lease_ends);
+    pin_forget_all(store);
     mem_free(store->part_class);
     blocks_destroy(store->blocks);
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
@@ -179,6 +181,7 @@ void store_tick(struct store *store)
     proof_tick(store, now);
     save_tick(store, now);
     lease_tick(store, now);
+    pin_tick(store, now);
     if (is_pause_over(store, now)) {
         store->moves_paused = 0;
         list_for_each(cls, &store->classes, link)
@@ -192,6 +195,7 @@ uint64_t store_next_wake(const struct store *store)
 {
     uint64_t now = clock_now_us(), wake = UINT64_MAX;
     const uint64_t due[] = {proof_next_wake(store), save_next_wake(store), lease_next_wake(store),
+                            pin_next_wake(store),
                             store->moves_paused ? store->moves_paused : UINT64_MAX};
 
     if (event_is_due(store) || !list_empty(&store->unbalanced))
@@ -217,6 +221,7 @@ void store_stats(const struct store *store, struct store_stats *stats)
     stats->blocks = blocks_count(store->blocks) - store->in_state[SLOT_FILLING];
     stats->owners = store->sessions.count;
     stats->leases = store->leases.count;
+    stats->pinned_blocks = store->pins.count;
     stats->open_loads = store->open_loads;
     stats->filling_slots = store->in_state[SLOT_FILLING];
     stats->quarantined_slots = store->in_state[SLOT_QUARANTINE];

@@ -306,17 +306,55 @@ void store_tick(struct store *store);
 /* Microseconds (clock) until store_tick has something to do; UINT64_MAX: nothing. */
 uint64_t store_next_wake(const struct store *store);
 
-/* Drops every published block of a namespace (flush): epoch + 1, leases end. */
-kvc_status store_flush(struct store *store, uint32_t part, uint64_t *blocks);
+/* Flushes and pins. */
+
+/* What one is about: exactly one of part, namespace_digest and all. */
+struct store_scope {
+    const struct owner *owner; /* who asks, for parts it has registered; NULL: an operator */
+    uint32_t part;
+    const uint8_t *namespace_digest; /* an operator's: of every tenant */
+    bool all;
+    const uint8_t *keys; /* of the part, or of each part of the namespace */
+    uint32_t n_keys;
+};
+/*
+ * Without keys: drops every published block of the namespaces (that of the part), whose epochs grow
+ * by 1; their leases and saves end. With keys: drops their blocks, ends the leases that have lost
+ * one, and the saves that were filling one of them. *blocks: how many were dropped.
+ */
+kvc_status store_flush(struct store *store, const struct store_scope *scope, uint64_t *blocks,
+                       struct refusal *why);
+/*
+ * Keeps those of the keys' blocks that are published from being evicted, for so long from now (0:
+ * the default), anew if they are pinned already. *count: how many. KVC_E_NO_ROOM: more than half of
+ * both tiers would be pinned. A pin ends by its time, by unpinning, or by a flush.
+ */
+kvc_status store_pin(struct store *store, const struct store_scope *scope, uint32_t seconds,
+                     uint32_t *count, struct refusal *why);
+/* Without keys: all that is pinned of the scope. */
+kvc_status store_unpin(struct store *store, const struct store_scope *scope, uint32_t *count,
+                       struct refusal *why);
 
 /* Figures. */
+
+/* A failed save whose slots wait for proof. */
+struct store_quarantine {
+    struct owner *owner;
+    uint64_t save, bytes, age_us;
+    uint32_t part; /* of its first slot */
+    uint32_t slots;
+    kvc_status status; /* why it failed */
+};
+/* The one with the lowest number above `after`; false: there is none. */
+bool store_next_quarantine(const struct store *store, uint64_t after,
+                           struct store_quarantine *quarantine);
 
 struct store_stats {
     struct slots_count tier[TIER_COUNT];
     uint64_t hits[TIER_COUNT], bytes_saved[TIER_COUNT], bytes_loaded[TIER_COUNT];
     uint64_t tier_evictions[TIER_COUNT];
     uint64_t blocks; /* published */
-    uint64_t owners, leases, open_loads, filling_slots, quarantined_slots;
+    uint64_t owners, leases, open_loads, filling_slots, quarantined_slots, pinned_blocks;
     uint64_t misses, evictions, demotions, failed_demotions, promotions;
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, checksum_failures;

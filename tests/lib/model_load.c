@@ -174,6 +174,7 @@ void model_flush(struct model *m)
 {
     uint32_t part = model_below(m, m->n_parts);
     uint64_t blocks = 0, dropped = 0;
+    struct refusal why;
     kvc_status status;
 
     m->flushed = true;
@@ -191,7 +192,8 @@ void model_flush(struct model *m)
     for (uint32_t i = 0; i < MODEL_LEASES; i++)
         for (uint32_t p = 0; m->leases[i].used && p < m->leases[i].n_parts; p++)
             m->leases[i].ended |= model_is_flushed(m, m->leases[i].parts[p]);
-    status = store_flush(m->store, m->parts[part].id, &blocks);
+    status = store_flush(m->store, &(struct store_scope){.part = m->parts[part].id}, &blocks,
+                         &why);
     model_expect(m, status == KVC_OK, "flush: %s", kvc_status_text(status));
     model_expect(m, blocks == dropped, "a flush drops %llu blocks, not %llu", (ull)blocks,
                  (ull)dropped);

@@ -130,7 +130,9 @@ static void make_fail(enum failure failure, struct kit_owner *worker)
         store_owner_end(kit.store, worker->owner);
         break;
     case BY_FLUSH:
-        ck_assert_int_eq(store_flush(kit.store, kit.part, &blocks), KVC_OK);
+        ck_assert_int_eq(
+            store_flush(kit.store, &(struct store_scope){.part = kit.part}, &blocks, &kit.why),
+            KVC_OK);
         break;
     case FAILURES:
         break;

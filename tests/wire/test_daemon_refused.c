@@ -303,8 +303,6 @@ START_TEST(test_unsupported)
         WIRE_REGION_PART, WIRE_REGION_END,
         WIRE_REGION_DROP, WIRE_RESUME,
         WIRE_SUSPEND,     WIRE_HINT,
-        WIRE_PIN,         WIRE_FLUSH,
-
         WIRE_WATCH,       30,
         0x3eff,           0x3fff,
     };

@@ -1,0 +1,21 @@
+/*
+ * Scopes: what a flush or a pin is about, in parts and namespaces of the table.
+ */
+#ifndef KVC_STORE_SCOPE_H
+#define KVC_STORE_SCOPE_H
+
+#include "daemon/store/owner.h"
+
+/*
+ * Whether a scope names something, once, and something that its asker may touch. KVC_E_UNKNOWN for
+ * what nobody has registered, or not the asker.
+ */
+kvc_status scope_check(const struct store *store, const struct store_scope *scope,
+                       struct refusal *why);
+
+/* Of a scope that was checked. */
+bool scope_has_namespace(const struct store *store, const struct store_scope *scope,
+                         uint32_t namespace_);
+bool scope_has_part(const struct store *store, const struct store_scope *scope, uint32_t part);
+
+#endif

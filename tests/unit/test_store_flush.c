@@ -1,0 +1,354 @@
+/* Flushes and pins: blocks by name. */
+#include <string.h>
+
+#include "daemon/base/clock.h"
+#include "tests/lib/check_main.h"
+#include "tests/lib/storekit.h"
+
+static struct kit kit;
+static struct kit_save save;
+static struct kit_load load;
+static uint8_t keys[KIT_KEYS * KVC_KEY_BYTES];
+
+static struct kit_owner *open_with(uint32_t gpu_slots, uint32_t host_slots, uint32_t blocks)
+{
+    struct kit_owner *worker;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = gpu_slots, .host_slots = host_slots});
+    worker = kit_worker(&kit);
+    kit_put(&kit, worker, 0, blocks);
+    return worker;
+}
+
+static struct store_scope of_keys(const struct kit_owner *owner, uint32_t first, uint32_t n)
+{
+    kit_keys(first, n, keys);
+    return (struct store_scope){
+        .owner = owner ? owner->owner : NULL, .part = kit.part, .keys = keys, .n_keys = n};
+}
+
+static uint64_t flush(struct store_scope scope)
+{
+    uint64_t blocks;
+
+    ck_assert_int_eq(store_flush(kit.store, &scope, &blocks, &kit.why), KVC_OK);
+    kit_check(&kit);
+    return blocks;
+}
+
+static uint32_t pin(struct store_scope scope, uint32_t seconds)
+{
+    uint32_t count;
+
+    ck_assert_int_eq(store_pin(kit.store, &scope, seconds, &count, &kit.why), KVC_OK);
+    kit_check(&kit);
+    return count;
+}
+
+static uint32_t unpin(struct store_scope scope)
+{
+    uint32_t count;
+
+    ck_assert_int_eq(store_unpin(kit.store, &scope, &count, &kit.why), KVC_OK);
+    kit_check(&kit);
+    return count;
+}
+
+/* Saves n new keys into a full store; how many got room. */
+static uint32_t push(struct kit_owner *worker, uint32_t first, uint32_t n)
+{
+    struct kit_entry entry = kit_entry(&kit, first, n);
+
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+    while (save.short_of > 0 && kit_moves(&kit, 1, KVC_OK) > 0)
+        save.short_of = store_save_more(kit.store, save.open);
+    kit_save_seal(&kit, &save);
+    kit_prove(&kit, &save);
+    return save.n_assigned;
+}
+
+START_TEST(S42_keys_are_flushed_and_nothing_else)
+{
+    struct kit_owner *worker = open_with(16, 16, 8);
+    uint64_t lost, kept;
+
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 4, &lost), 4);
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 4, 4, &kept), 4);
+    ck_assert_uint_eq(flush(of_keys(worker, 2, 2)), 2);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 6);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 1);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 2);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 4, 4), 4);
+    kit_load(&kit, worker, kept, 0, 4, 4, &load);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    /* The same again, and keys that nobody has. */
+    ck_assert_uint_eq(flush(of_keys(NULL, 2, 2)), 0);
+    ck_assert_uint_eq(flush(of_keys(worker, 500, 20)), 0);
+    kit_put(&kit, worker, 2, 2);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 8);
+    kit_close(&kit);
+}
+END_TEST
+
+/* _i: whether the save is still being admitted. */
+START_TEST(S42_a_save_that_fills_a_flushed_key_ends)
+{
+    struct kit_owner *worker = open_with(16, 0, 4), *other = kit_worker(&kit);
+    struct kit_entry entry = kit_entry(&kit, 100, 4);
+    struct kit_save untouched;
+
+    kit_save(&kit, other, 200, 2, &untouched);
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+    if (!_i)
+        kit_save_seal(&kit, &save);
+    ck_assert_uint_eq(flush(of_keys(other, 102, 1)), 0);
+    if (_i)
+        kit_save_seal(&kit, &save);
+    else
+        kit_prove(&kit, &save);
+    ck_assert_uint_eq(kit_count(&save, STORE_KEY_SKIPPED), _i ? 4 : 0);
+    kit_prove(&kit, &untouched);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 100, 4), 0);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 200, 2), 2);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 6);
+    if (!_i)
+        ck_assert_int_eq(kit.done[0].status, KVC_E_STALE);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_open_loads_of_flushed_keys_run_to_their_proof)
+{
+    struct kit_owner *worker = open_with(8, 0, 8);
+    uint64_t lease;
+
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
+    kit_load(&kit, worker, lease, 0, 0, 4, &load);
+    ck_assert_uint_eq(flush(of_keys(worker, 0, 8)), 8);
+    kit_save(&kit, worker, 100, 8, &save);
+    ck_assert_uint_eq(save.n_assigned, 4);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 4);
+    ck_assert_int_eq(kit_abort(&kit, &save, true), 0);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_an_operator_flushes_a_namespace_of_every_tenant_or_all)
+{
+    struct owner_identity identity = {.role = STORE_ROLE_SCHEDULER};
+    struct kit_owner *worker = open_with(16, 0, 4), *stranger;
+    const uint8_t first[KVC_NAMESPACE_BYTES] = {1}, second[KVC_NAMESPACE_BYTES] = {2};
+    struct store_part_info own, same, elsewhere;
+    struct kit_entry entry;
+
+    kit_register(&kit, worker, 2, kit.slot_bytes, &elsewhere);
+    entry = (struct kit_entry){elsewhere.part, elsewhere.epoch, 0, 2};
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+    kit_save_seal(&kit, &save);
+    kit_prove(&kit, &save);
+    ck_assert_int_eq(store_tenant(kit.store, "uid:2", 2, &identity.tenant), KVC_OK);
+    stranger = &kit.owners[kit.n_owners++];
+    ck_assert_int_eq(store_owner_open(kit.store, &identity, stranger, &stranger->owner), KVC_OK);
+    kit_register(&kit, stranger, 1, kit.slot_bytes, &same);
+    /* Of a session's own tenant only. */
+    ck_assert_uint_eq(
+        flush((struct store_scope){.owner = stranger->owner, .namespace_digest = first}), 0);
+    kit_register(&kit, worker, 1, kit.slot_bytes, &own);
+    ck_assert_uint_eq(own.epoch, kit.epoch);
+    ck_assert_uint_eq(flush((struct store_scope){.namespace_digest = first}), 4);
+    kit_register(&kit, worker, 1, kit.slot_bytes, &own);
+    ck_assert_uint_eq(own.epoch, kit.epoch + 1);
+    kit_register(&kit, stranger, 1, kit.slot_bytes, &own);
+    ck_assert_uint_eq(own.epoch, same.epoch + 2);
+    ck_assert_uint_eq(flush((struct store_scope){.all = true}), 2);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
+    kit_register(&kit, worker, 2, kit.slot_bytes, &own);
+    ck_assert_uint_eq(own.epoch, elsewhere.epoch + 1);
+    ck_assert_uint_eq(flush((struct store_scope){.namespace_digest = second}), 0);
+    kit_close(&kit);
+}
+END_TEST
+
+static void refused(struct store_scope scope, kvc_status expected, const char *field)
+{
+    struct store_stats before = kit_stats(&kit), after;
+    uint64_t blocks = 77;
+    uint32_t count = 77;
+
+    ck_assert_int_eq(store_flush(kit.store, &scope, &blocks, &kit.why), expected);
+    ck_assert_str_eq(kit.why.field, field);
+    ck_assert_int_eq(store_pin(kit.store, &scope, 0, &count, &kit.why), expected);
+    ck_assert_str_eq(kit.why.field, field);
+    ck_assert_int_eq(store_unpin(kit.store, &scope, &count, &kit.why), expected);
+    ck_assert_str_eq(kit.why.field, field);
+    ck_assert_uint_eq(blocks, 77);
+    ck_assert_uint_eq(count, 77);
+    after = kit_stats(&kit);
+    ck_assert_mem_eq(&before, &after, sizeof(before));
+}
+
+START_TEST(S42_nonsense_is_refused)
+{
+    struct kit_owner *worker = open_with(8, 8, 4), *other = kit_worker(&kit);
+    const uint8_t first[KVC_NAMESPACE_BYTES] = {1}, unknown[KVC_NAMESPACE_BYTES] = {9};
+    struct store_part_info second;
+    uint32_t count;
+
+    kit_register(&kit, worker, 2, kit.slot_bytes, &second);
+    refused((struct store_scope){0}, KVC_E_INVALID, "part");
+    refused((struct store_scope){.part = kit.part, .all = true}, KVC_E_INVALID, "all");
+    refused((struct store_scope){.part = kit.part, .namespace_digest = first}, KVC_E_INVALID,
+            "part");
+    refused((struct store_scope){.owner = worker->owner, .all = true}, KVC_E_DENIED, "all");
+    refused((struct store_scope){.all = true, .keys = keys, .n_keys = 1}, KVC_E_INVALID, "keys");
+    refused((struct store_scope){.part = ~0u}, KVC_E_UNKNOWN, "part");
+    refused((struct store_scope){.part = second.part + 1}, KVC_E_UNKNOWN, "part");
+    refused((struct store_scope){.owner = other->owner, .part = second.part}, KVC_E_UNKNOWN,
+            "part");
+    refused((struct store_scope){.namespace_digest = unknown}, KVC_E_UNKNOWN, "namespace_digest");
+    refused((struct store_scope){.owner = other->owner,
+                                 .namespace_digest = (const uint8_t[KVC_NAMESPACE_BYTES]){2}},
+            KVC_E_UNKNOWN, "namespace_digest");
+    refused((struct store_scope){.part = kit.part, .keys = keys, .n_keys = KVC_KEYS_MAX + 1},
+            KVC_E_LIMIT, "keys");
+    ck_assert_int_eq(store_pin(kit.store, &(struct store_scope){.all = true}, 0, &count, &kit.why),
+                     KVC_E_INVALID);
+    ck_assert_str_eq(kit.why.field, "all");
+    ck_assert_int_eq(store_pin(kit.store, &(struct store_scope){.part = kit.part},
+                               KVC_PIN_SECONDS_MAX + 1, &count, &kit.why),
+                     KVC_E_LIMIT);
+    ck_assert_str_eq(kit.why.field, "seconds");
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S28_a_pinned_block_is_not_evicted_until_its_time_is_over)
+{
+    struct kit_owner *worker = open_with(8, 0, 8);
+
+    ck_assert_uint_eq(pin(of_keys(worker, 0, 4), 10), 4);
+    ck_assert_uint_eq(unpin(of_keys(worker, 2, 10)), 2);
+    ck_assert_uint_eq(pin(of_keys(worker, 2, 2), 10), 2);
+    ck_assert_uint_eq(pin(of_keys(worker, 500, 2), 10), 0); /* not there */
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 4);
+    ck_assert_uint_eq(push(worker, 100, 20), 4);
+    for (uint32_t key = 0; key < 4; key++)
+        ck_assert(kit_has(&kit, key));
+    /* Anew for two of them. */
+    clock_advance(9 * CLOCK_S_US);
+    ck_assert_uint_eq(pin(of_keys(NULL, 0, 2), 10), 2);
+    clock_advance(CLOCK_S_US);
+    ck_assert_uint_eq(store_next_wake(kit.store), 0);
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 2);
+    ck_assert_uint_eq(push(worker, 200, 20), 6);
+    ck_assert(kit_has(&kit, 0) && kit_has(&kit, 1) && !kit_has(&kit, 2));
+    /* Whoever goes meanwhile. */
+    store_owner_end(kit.store, worker->owner);
+    store_owner_gone(kit.store, worker->owner);
+    kit_tick(&kit);
+    worker = kit_worker(&kit);
+    ck_assert_uint_eq(push(worker, 300, 20), 6);
+    clock_advance(10 * CLOCK_S_US);
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 0);
+    ck_assert_uint_eq(push(worker, 400, 20), 8);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S28_pins_cannot_freeze_the_store)
+{
+    struct kit_owner *worker = open_with(8, 8, 8);
+    struct store_scope scope;
+    uint32_t count;
+
+    ck_assert_uint_eq(push(worker, 100, 8), 8);
+    ck_assert_uint_eq(pin(of_keys(worker, 0, 8), 0), 8);
+    scope = of_keys(worker, 100, 1);
+    ck_assert_int_eq(store_pin(kit.store, &scope, 0, &count, &kit.why), KVC_E_NO_ROOM);
+    ck_assert_str_eq(kit.why.field, "keys");
+    ck_assert_uint_eq(pin(of_keys(worker, 0, 8), 0), 8);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 8);
+    ck_assert_uint_eq(unpin((struct store_scope){.part = kit.part}), 8);
+    ck_assert_uint_eq(pin(of_keys(worker, 100, 8), 0), 8);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 8);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_pins_end_with_their_blocks)
+{
+    struct kit_owner *worker = open_with(8, 8, 8);
+    uint8_t key[KVC_KEY_BYTES];
+    uint64_t lease;
+
+    ck_assert_uint_eq(pin(of_keys(worker, 0, 6), 0), 6);
+    ck_assert_uint_eq(flush(of_keys(worker, 0, 2)), 2);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 4);
+    /* One that was found damaged. */
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 2, 1, &lease), 1);
+    kit_load(&kit, worker, lease, 0, 2, 1, &load);
+    kit_key(2, key);
+    store_report(kit.store, worker->owner, kit.part, key, load.locations[0].tier,
+                 load.locations[0].generation);
+    kit_check(&kit);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 3);
+    kit_close_load(&kit, &load);
+    ck_assert_uint_eq(flush((struct store_scope){.part = kit.part}), 5);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S15_the_quarantine_is_told_with_age_and_owner)
+{
+    struct kit_owner *worker = open_with(8, 0, 0), *other = kit_worker(&kit);
+    struct store_quarantine row;
+    struct kit_save second;
+
+    ck_assert(!store_next_quarantine(kit.store, 0, &row));
+    kit_save(&kit, worker, 0, 3, &save);
+    kit_save(&kit, other, 10, 2, &second);
+    ck_assert_int_eq(kit_abort(&kit, &save, false), -1);
+    clock_advance(3600 * CLOCK_S_US);
+    kit_tick(&kit); /* the second save is over its time by now */
+    clock_advance(7 * CLOCK_S_US);
+    ck_assert(store_next_quarantine(kit.store, 0, &row));
+    ck_assert_ptr_eq(row.owner, worker->owner);
+    ck_assert_uint_eq(row.save, save.result.save);
+    ck_assert_uint_eq(row.slots, 3);
+    ck_assert_uint_eq(row.part, kit.part);
+    ck_assert_uint_eq(row.bytes, 3 * kit.slot_bytes);
+    ck_assert_uint_ge(row.age_us, 3607 * CLOCK_S_US);
+    ck_assert_int_eq(row.status, KVC_E_CANCELLED);
+    ck_assert(store_next_quarantine(kit.store, row.save, &row));
+    ck_assert_ptr_eq(row.owner, other->owner);
+    ck_assert_uint_eq(row.slots, 2);
+    ck_assert_uint_ge(row.age_us, 7 * CLOCK_S_US);
+    ck_assert_int_eq(row.status, KVC_E_DEADLINE);
+    ck_assert(!store_next_quarantine(kit.store, row.save, &row));
+    /* No time ends it, only proof. */
+    kit_word(&kit, worker, save.chunks[0].word, save.chunks[0].number);
+    clock_advance(CLOCK_S_US);
+    kit_tick(&kit);
+    ck_assert(store_next_quarantine(kit.store, 0, &row));
+    ck_assert_ptr_eq(row.owner, other->owner);
+    ck_assert_int_eq(store_drained(kit.store, other->owner, 0, NULL, 0, &kit.why), KVC_OK);
+    ck_assert(!store_next_quarantine(kit.store, 0, &row));
+    kit_close(&kit);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("store/flush", CHECK_UNIT_S, {S42_keys_are_flushed_and_nothing_else, 0, 0},
+                 {S42_a_save_that_fills_a_flushed_key_ends, 0, 1},
+                 {S42_open_loads_of_flushed_keys_run_to_their_proof, 0, 0},
+                 {S42_an_operator_flushes_a_namespace_of_every_tenant_or_all, 0, 0},
+                 {S42_nonsense_is_refused, 0, 0},
+                 {S28_a_pinned_block_is_not_evicted_until_its_time_is_over, 0, 0},
+                 {S28_pins_cannot_freeze_the_store, 0, 0}, {S42_pins_end_with_their_blocks, 0, 0},
+                 {S15_the_quarantine_is_told_with_age_and_owner, 0, 0})
