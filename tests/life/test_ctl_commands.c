@@ -4,13 +4,16 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/proc.h"
+#include "tests/lib/talk_worker.h"
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
 
@@ -242,6 +245,102 @@ START_TEST(ping_and_clients)
 }
 END_TEST
 
+START_TEST(S42_flush_pin_and_namespaces)
+{
+    struct daemon *d = daemon_start(NULL);
+    const char *socket = daemon_socket(d), *file = tmpdir_file("keys");
+    char digest[2 * KVC_NAMESPACE_BYTES + 1], start[9], key[2 * KVC_KEY_BYTES + 1];
+    struct talk_worker w = talk_worker(socket, KVCACHE__ROLE__ROLE_WORKER, 0xa7);
+    ProtobufCBinaryData keys;
+    FILE *to = fopen(file, "we");
+    json_t *root;
+
+    talk_publish(&w, 0, 8);
+    for (int i = 0; i < (int)KVC_NAMESPACE_BYTES; i++)
+        snprintf(digest + 2 * i, 3, "a7");
+    snprintf(start, sizeof(start), "%.8s", digest);
+    keys = talk_keys(0, 8);
+    for (int k = 0; k < 8; k++) {
+        for (int i = 0; i < (int)KVC_KEY_BYTES; i++)
+            snprintf(key + 2 * i, 3, "%02X", keys.data[k * KVC_KEY_BYTES + i]);
+        fprintf(to, "%s\n", key);
+    }
+    fclose(to);
+
+    ck_assert_int_eq(RUN("--socket", socket, "--json", "namespaces"), 0);
+    root = json_of("out");
+    ck_assert_uint_eq(json_array_size(root), 1);
+    ck_assert_str_eq(json_string_value(json_object_get(json_array_get(root, 0), "namespace")),
+                     digest);
+    json_decref(root);
+    ck_assert_int_eq(RUN("--socket", socket, "--json", "pin", "--namespace", start, "--seconds",
+                         "60", "--keys", file),
+                     0);
+    root = json_of("out");
+    ck_assert_int_eq(number(root, "pinned"), 8);
+    json_decref(root);
+    ck_assert_int_eq(RUN("--socket", socket, "status"), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "pinned blocks 8"));
+    ck_assert_int_eq(RUN("--socket", socket, "unpin", "--namespace", digest, key), 0);
+    ck_assert_str_eq(text_of("out"), "unpinned 1 blocks\n");
+    ck_assert_int_eq(RUN("--socket", socket, "unpin", "--namespace", digest), 0);
+    ck_assert_str_eq(text_of("out"), "unpinned 7 blocks\n");
+    ck_assert_int_eq(RUN("--socket", socket, "flush", "--namespace", start, key), 0);
+    ck_assert_str_eq(text_of("out"), "flushed 1 blocks\n");
+    ck_assert_int_eq(RUN("--socket", socket, "flush", "--all"), 0);
+    ck_assert_str_eq(text_of("out"), "flushed 7 blocks\n");
+
+    ck_assert_int_eq(RUN("--socket", socket, "flush", "--namespace", "unknown"), 1);
+    ck_assert_int_eq(RUN("--socket", socket, "flush"), 2);
+    ck_assert_int_eq(RUN("--socket", socket, "flush", "--all", "--namespace", digest), 2);
+    ck_assert_int_eq(RUN("--socket", socket, "flush", "--all", key), 2);
+    ck_assert_int_eq(RUN("--socket", socket, "pin", "--namespace", digest, "nokey"), 2);
+    ck_assert_int_eq(RUN("--socket", socket, "pin", "--namespace", digest, "--seconds", "-1"), 2);
+    ck_assert_int_eq(RUN("--socket", socket, "pin", "--namespace", digest, "--seconds", "604801"),
+                     2);
+    ck_assert_int_eq(RUN("--socket", socket, "pin", "--all"), 2);
+    ck_assert_int_eq(RUN("--socket", socket, "pin", "--help"), 0);
+    talk_worker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+START_TEST(S15_status_shows_the_quarantine)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talk_worker w = talk_worker(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, 1);
+    Kvcache__SaveReply *save = talk_save(&w, 0, 3, false);
+    const json_t *row;
+    json_t *root;
+
+    close(w.sock);
+    daemon_clock_advance(d, 5000000);
+    do {
+        ck_assert_int_eq(RUN("--socket", daemon_socket(d), "--json", "status"), 0);
+        root = json_of("out");
+        row = json_array_get(json_object_get(root, "quarantine"), 0);
+    } while (row == NULL);
+    ck_assert_str_eq(json_string_value(json_object_get(row, "slots")), "3");
+    ck_assert_str_eq(json_string_value(json_object_get(row, "state")), "ended");
+    ck_assert_int_eq(atoi(json_string_value(json_object_get(row, "pid"))), (int)getpid());
+    ck_assert_int_eq(number(root, "quarantined_slots"), 3);
+    json_decref(root);
+    ck_assert_int_eq(RUN("--socket", daemon_socket(d), "status"), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "quarantine 3 slots"));
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "age_ms"));
+    talk_prove(&w, save, 0);
+    talk_free(save);
+    do {
+        ck_assert_int_eq(RUN("--socket", daemon_socket(d), "--json", "status"), 0);
+        root = json_of("out");
+        row = json_array_get(json_object_get(root, "quarantine"), 0);
+        json_decref(root);
+    } while (row != NULL);
+    munmap(w.page, KVC_PAGE_WORDS * KVC_PAGE_STRIDE);
+    daemon_stop(d);
+}
+END_TEST
+
 START_TEST(replay_reports_what_it_did)
 {
     static const char *const names[] = {
@@ -354,7 +453,7 @@ START_TEST(S15_replay_with_workers_killed)
 END_TEST
 
 CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_version,
-           without_a_daemon_it_fails_with_1, status_has_its_fields, ping_and_clients,
-           replay_reports_what_it_did, replay_with_a_private_daemon_leaves_nothing,
-           replay_of_bad_lines, replay_can_be_interrupted, F6_replay_survives_its_daemon,
-           S15_replay_with_workers_killed)
+           without_a_daemon_it_fails_with_1, status_has_its_fields, S42_flush_pin_and_namespaces,
+           S15_status_shows_the_quarantine, ping_and_clients, replay_reports_what_it_did,
+           replay_with_a_private_daemon_leaves_nothing, replay_of_bad_lines,
+           replay_can_be_interrupted, F6_replay_survives_its_daemon, S15_replay_with_workers_killed)

@@ -269,7 +269,7 @@ START_TEST(S42_old_epochs_are_stale)
     struct store_location locations[1];
     struct kit_entry entry = kit_entry(&kit, 0, 1);
     uint8_t key[KVC_KEY_BYTES];
-    uint64_t lease, number, blocks;
+    uint64_t lease, number;
     uint32_t word;
 
     kit_key(0, key);
