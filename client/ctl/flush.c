@@ -95,7 +95,7 @@ static bool parse(struct ctl *ctl, int argc, char **argv, struct options *option
             return false;
         }
     }
-    if (options->all == (options->target.namespace_ != NULL)) {
+    if (options->all == (options->target.namespace_ != NULL) || (options->all && *argv[0] != 'f')) {
         fprintf(stderr, "%s: %s needs %s--namespace\n", ctl->program, argv[0],
                 *argv[0] == 'f' ? "--all or " : "");
         return false;
