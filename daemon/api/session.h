@@ -86,7 +86,7 @@ handler load_load, load_report, load_nudge;
 handler settings_config, settings_list;
 handler inspect_ping, inspect_stats;
 handler list_list;
-handler admin_flush, admin_pin;
+handler flush_flush, flush_pin;
 handler debug_debug;
 
 /* Names are for people and their tools: printable UTF-8 of at most KVC_NAME_MAX bytes. */

@@ -27,7 +27,7 @@ static kvc_status read_scope(const struct session *s, uint32_t part, struct byte
     return status;
 }
 
-kvc_status admin_flush(struct session *s, const struct request *request, struct refusal *why)
+kvc_status flush_flush(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct msg_flush *flush = &request->flush;
     struct store_scope scope;
@@ -45,7 +45,7 @@ kvc_status admin_flush(struct session *s, const struct request *request, struct 
     return KVC_OK;
 }
 
-kvc_status admin_pin(struct session *s, const struct request *request, struct refusal *why)
+kvc_status flush_pin(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct msg_pin *pin = &request->pin;
     struct store_scope scope;
