@@ -167,6 +167,7 @@ struct model {
     struct model_part parts[MODEL_PARTS];
     uint32_t tenants[MODEL_TENANTS];
     uint32_t chains[MODEL_CHAINS][MODEL_CHAIN_KEYS];
+    bool summed[MODEL_PARTS][MODEL_CHAINS * MODEL_CHAIN_KEYS]; /* published with a checksum */
     uint32_t n_chain_keys;
     uint8_t *memory[TIER_COUNT];
     uint32_t n_slots[TIER_COUNT];
@@ -183,7 +184,7 @@ struct model {
     uint64_t last_number;             /* of any word, ever */
     const char *fault;                /* the site that is armed in this step */
     bool ticked;                      /* in this step, at its end */
-    const struct model_owner *nudged; /* likewise */
+    const struct model_owner *nudged; /* whose page was looked at in this step, at its end */
     uint64_t maybe_evicted, maybe_evicted_from[TIER_COUNT]; /* in this step */
     uint64_t maybe_loaded[TIER_COUNT]; /* bytes that a figure may or may not contain */
 

@@ -71,6 +71,7 @@ static void judge_publication(struct model *m, struct model_save *s, uint32_t i)
     model_expect(m, !s->published[i], "key %u is published twice", s->assigned[i].key);
     s->published[i] = true;
     s->n_published++;
+    m->summed[s->assigned[i].part][s->assigned[i].key] = s->checksums;
     m->expected.published_blocks++;
     m->expected.bytes_saved[s->assigned[i].tier] +=
         m->parts[s->assigned[i].part].layout.block_bytes;

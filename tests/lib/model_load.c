@@ -62,6 +62,8 @@ static void take_locations(struct model *m, struct model_load *load,
                      [place->slot / table_header(m->table)->tiers[place->tier].slots_per_extent],
             "key %u is loaded from where nothing is mapped", place->key);
         model_expect(m, model_is_exact(m, place), "key %u is loaded with wrong bytes", place->key);
+        model_expect(m, locations[i].checked == m->summed[part][place->key],
+                     "key %u has a checksum: %d", place->key, locations[i].checked);
         if (locations[i].checked)
             model_expect(m, locations[i].checksum == model_checksum(m, place),
                          "the checksum of key %u is another's", place->key);

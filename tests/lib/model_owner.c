@@ -157,6 +157,7 @@ void model_owner_disconnect(struct model *m, struct model_owner *o, enum model_l
     forget_promises(m, model_owner_index(m, o));
     o->life = life;
     o->last_word = clock_now_us();
+    m->nudged = o; /* its page is looked at once more */
     store_owner_end(m->store, o->owner);
 }
 
@@ -187,6 +188,8 @@ void model_owner_drain(struct model *m, struct model_owner *by, struct model_own
             m->saves[i].aborting = true;
     if (o != by)
         o->last_word = clock_now_us() - CLOCK_S_US;
+    else
+        m->nudged = o;
     status = o == by ? store_drained(m->store, by->owner, 0, NULL, 0, &why)
                      : store_drained(m->store, by->owner, o->id, o->secret, KVC_SECRET_BYTES, &why);
     /* It may owe nothing, and be forgotten, already. */

@@ -296,8 +296,10 @@ static void abort_save(struct model *m, struct model_save *s)
     all &= n_never == s->n_chunks;
     model_begin(m, "owner %u aborts save %llu, %u chunks never enqueued", s->owner, (ull)s->id,
                 n_never);
-    if (s->sealed)
+    if (s->sealed) {
         s->aborting = true;
+        m->nudged = o;
+    }
     status = store_abort(m->store, o->owner, by_request || !s->sealed ? 0 : s->id, s->request,
                          never, all ? 0 : n_never, all, &pending, &outcome, &why);
     model_save_answered(m, s, status, pending, &outcome);
@@ -313,6 +315,7 @@ void model_save_answered(struct model *m, struct model_save *s, kvc_status statu
         return;
     }
     if (status == KVC_E_UNKNOWN) { /* it had ended */
+        m->nudged = NULL;
         for (uint32_t i = 0; i < s->n_assigned && !s->aborted; i++)
             model_expect(m, model_is_ready_or_gone(m, &s->assigned[i]),
                          "an abort of a save that has not ended is refused");
@@ -370,7 +373,8 @@ static bool is_held(const struct model *m, const struct model_save *s)
     return false;
 }
 
-/* After a nudge of its owner: what is written is published or free, as far as the rules go. */
+/* The store has looked at its owner's page: what is written is published or free, as far as the
+ * rules go. */
 static void expect_proof_taken(struct model *m, const struct model_save *s)
 {
     bool all = true;
@@ -384,7 +388,7 @@ static void expect_proof_taken(struct model *m, const struct model_save *s)
             if (all && !s->aborted)
                 model_expect(m, s->published[k], "key %u of save %llu is proved, not published",
                              s->assigned[k].key, (ull)s->id);
-            if (s->chunks[c].written && s->aborted)
+            if (s->chunks[c].written && (s->aborted || s->aborting))
                 model_expect(m, !same || seen->state != SLOT_QUARANTINE,
                              "key %u of save %llu is proved, and still in quarantine",
                              s->assigned[k].key, (ull)s->id);
@@ -422,14 +426,15 @@ void model_save_sweep(struct model *m)
 
         if (!s->used || !s->sealed)
             continue;
+        /* What was proved before the end of a save is kept, hence first. */
+        if (m->nudged == &m->owners[s->owner])
+            expect_proof_taken(m, s);
         if (s->aborting && s->n_published < s->n_assigned)
             s->aborted = true;
         s->aborting = false;
         if (s->answered)
             expect_outcome(m, s, &s->answer);
         s->answered = false;
-        if (m->nudged == &m->owners[s->owner])
-            expect_proof_taken(m, s);
         if (is_held(m, s))
             continue;
         model_expect(m, s->aborted || s->n_published == s->n_assigned,
