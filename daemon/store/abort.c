@@ -12,12 +12,14 @@ static struct save *find(struct owner *owner, uint64_t id, uint32_t request)
     return NULL;
 }
 
-/* Chunks whose copies were never enqueued owe nothing. */
+/* Chunks whose copies were never enqueued owe nothing; the worker knows that only of its own. */
 static void waive_never(struct store *store, struct save *save, const uint32_t *never,
                         uint32_t n_never, bool never_all)
 {
     uint32_t n = never_all ? save->n_chunks : n_never;
 
+    if (save->by_daemon)
+        return;
     for (uint32_t i = 0; i < n && save->owed > 0; i++) {
         struct chunk *chunk = &save->chunks[never_all ? i : never[i]];
 

@@ -15,7 +15,7 @@
 #include "kernels/pack.h"
 
 /* A bound: fewer keys that are assigned never need more chunks than all that are missing. */
-static uint32_t count_chunks(const struct admission *admission, uint32_t *n_missing)
+static uint32_t count_chunks(const struct admission *admission, bool by_daemon, uint32_t *n_missing)
 {
     struct pack_cut cut = {0};
     uint32_t chunks = 0;
@@ -31,13 +31,13 @@ static uint32_t count_chunks(const struct admission *admission, uint32_t *n_miss
             chunks += pack_cut_next(&cut, entry->block_bytes);
         }
     }
-    return chunks < KVC_PAGE_WORDS ? chunks : KVC_PAGE_WORDS;
+    return by_daemon || chunks < KVC_PAGE_WORDS ? chunks : KVC_PAGE_WORDS;
 }
 
 static struct save *make_save(struct owner *owner, const struct store_save *req,
                               struct admission *admission)
 {
-    uint32_t n_missing, n_chunks = count_chunks(admission, &n_missing);
+    uint32_t n_missing, n_chunks = count_chunks(admission, req->by_daemon, &n_missing);
     struct save *save = mem_zalloc(sizeof(*save) + n_chunks * sizeof(struct chunk) +
                                    n_missing * sizeof(struct save_slot));
 
@@ -49,6 +49,7 @@ static struct save *make_save(struct owner *owner, const struct store_save *req,
     save->phase = SAVE_ADMITTING;
     save->checksums = req->checksums;
     save->notify = req->notify;
+    save->by_daemon = req->by_daemon;
     save->admission = admission;
     save->chunks = (void *)(save + 1);
     save->slots = (void *)(save->chunks + n_chunks);
@@ -71,13 +72,17 @@ static void describe_slot(const struct save *save, const struct admission_entry 
     record->flags = 0;
 }
 
+/* The daemon itself reaches every extent. */
+static uint64_t *const anywhere[TIER_COUNT];
+
 static enum room assign(struct store *store, struct save *save, const struct admission_entry *entry,
                         uint32_t i)
 {
     struct admission *admission = save->admission;
     enum tier_kind tier;
     uint32_t slot, id;
-    enum room room = room_take(entry->cls, save->owner->mapped, &tier, &slot);
+    enum room room =
+        room_take(entry->cls, save->by_daemon ? anywhere : save->owner->mapped, &tier, &slot);
     struct table_slot *record;
 
     if (room != ROOM_TAKEN)
@@ -289,6 +294,25 @@ bool admit_is_in(const struct save *save, uint32_t namespace_)
     return false;
 }
 
+/* Begins the next chunk; false: there is no word for it. */
+static bool begin_chunk(struct store *store, struct save *save, uint64_t now)
+{
+    struct chunk *chunk = &save->chunks[save->n_chunks];
+    struct word *word = NULL;
+
+    if (!save->by_daemon) {
+        word =
+            page_take(save->owner->page, WORD_CHUNK, chunk, table_next_number(store->table), now);
+        if (!word)
+            return false;
+        proof_watch(store, word);
+    }
+    *chunk = (struct chunk){.save = save, .word = word, .first = save->n_slots};
+    save->n_chunks++;
+    save->owed++;
+    return true;
+}
+
 /* Cuts what is assigned into chunks, as far as there are words; the rest is taken back. */
 static void cut(struct store *store, struct save *save)
 {
@@ -301,22 +325,10 @@ static void cut(struct store *store, struct save *save)
         const struct admission_entry *entry = &admission->entries[e];
 
         for (uint32_t i = entry->first; i < entry->end; i++) {
-            struct chunk *chunk = &save->chunks[save->n_chunks];
-
             if (admission->states[i] != STORE_KEY_ASSIGNED)
                 continue;
-            if (!out_of_words && pack_cut_next(&plan, entry->block_bytes)) {
-                struct word *word = page_take(save->owner->page, WORD_CHUNK, chunk,
-                                              table_next_number(store->table), now);
-
-                out_of_words = !word;
-                if (word) {
-                    *chunk = (struct chunk){.save = save, .word = word, .first = save->n_slots};
-                    proof_watch(store, word);
-                    save->n_chunks++;
-                    save->owed++;
-                }
-            }
+            if (!out_of_words && pack_cut_next(&plan, entry->block_bytes))
+                out_of_words = !begin_chunk(store, save, now);
             if (out_of_words) {
                 take_back(store, save, i);
                 continue;
@@ -356,8 +368,8 @@ static void fill_result(struct store *store, const struct save *save,
     for (uint32_t i = 0; i < save->n_chunks; i++)
         result->chunks[i] = (struct store_chunk){
             .blocks = save->chunks[i].blocks,
-            .word = page_index(save->chunks[i].word),
-            .number = save->chunks[i].word->number,
+            .word = save->by_daemon ? 0 : page_index(save->chunks[i].word),
+            .number = save->by_daemon ? 0 : save->chunks[i].word->number,
         };
     result->n_chunks = save->n_chunks;
     result->save = save->n_chunks > 0 ? save->id : 0;

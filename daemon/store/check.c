@@ -78,7 +78,7 @@ static const char *check_save(struct recount *r, const struct save *save)
     for (uint32_t i = 0; i < save->n_chunks; i++) {
         const struct chunk *chunk = &save->chunks[i];
 
-        if ((chunk->state == CHUNK_OWED) != (chunk->word != NULL))
+        if ((chunk->state == CHUNK_OWED && !save->by_daemon) != (chunk->word != NULL))
             return "a chunk waits for no word, or has one and does not wait";
         if (chunk->word && chunk->word->object != chunk)
             return "a chunk's word is another's";
@@ -97,6 +97,7 @@ static const char *check_words(struct recount *r, const struct owner *owner)
 {
     uint32_t outstanding = 0, owed = 0;
     const struct save *save;
+    const struct load *load;
 
     for (uint32_t i = 0; owner->page && i < KVC_PAGE_WORDS; i++) {
         const struct word *word = &owner->page->words[i];
@@ -106,8 +107,9 @@ static const char *check_words(struct recount *r, const struct owner *owner)
             return "a word is waited for and not watched, or the other way round";
     }
     list_for_each(save, &owner->saves, link)
-        owed += save->owed;
-    owed += (uint32_t)list_length(&owner->loads);
+        owed += save->by_daemon ? 0 : save->owed;
+    list_for_each(load, &owner->loads, link)
+        owed += load->word != NULL;
     r->watched += outstanding;
     if (owner->page && outstanding != owner->page->outstanding)
         return "a page's words are miscounted";

@@ -1,5 +1,7 @@
 #include "daemon/store/load.h"
 
+#include <assert.h>
+
 #include "daemon/base/mem.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
@@ -16,7 +18,8 @@ void load_close(struct store *store, struct load *load, bool proved)
 {
     struct owner *owner = load->owner;
 
-    page_give(load->word);
+    if (load->word)
+        page_give(load->word);
     /* Last first, so that the head of the prefix is evicted last. */
     for (uint32_t i = load->count; i-- > 0;) {
         const struct load_block *at = &load->blocks[i];
@@ -64,8 +67,9 @@ static kvc_status check(struct owner *owner, const struct store_load *req, struc
     return KVC_OK;
 }
 
-/* The tier to load a block from: the fastest in which the owner has mapped it. */
-static kvc_status choose(const struct owner *owner, uint32_t id, uint8_t *ret, struct refusal *why)
+/* The tier to load a block from: the fastest in which the owner has mapped it, if it is to copy. */
+static kvc_status choose(const struct owner *owner, bool by_daemon, uint32_t id, uint8_t *ret,
+                         struct refusal *why)
 {
     const struct store *store = owner->store;
     const struct block *block = blocks_get(store->blocks, id);
@@ -74,7 +78,8 @@ static kvc_status choose(const struct owner *owner, uint32_t id, uint8_t *ret, s
         return store_refuse(why, KVC_E_CHECKSUM, "first", "a block was found damaged and dropped");
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         if (block->slot[tier] == SLOT_NONE ||
-            !slots_is_mapped(store->slots[tier], block->slot[tier], owner->mapped[tier]))
+            !(by_daemon ||
+              slots_is_mapped(store->slots[tier], block->slot[tier], owner->mapped[tier])))
             continue;
         if (block->loads[tier] == UINT16_MAX)
             return store_refuse(why, KVC_E_BUSY, "first", "too many loads of one block");
@@ -88,9 +93,11 @@ static kvc_status choose(const struct owner *owner, uint32_t id, uint8_t *ret, s
 static kvc_status open_blocks(struct owner *owner, struct load *load, const uint32_t *ids,
                               uint32_t count, struct refusal *why)
 {
+    const bool by_daemon = load->word == NULL;
+
     for (load->count = 0; load->count < count; load->count++) {
         struct load_block *at = &load->blocks[load->count];
-        kvc_status status = choose(owner, ids[load->count], &at->tier, why);
+        kvc_status status = choose(owner, by_daemon, ids[load->count], &at->tier, why);
 
         if (status != KVC_OK)
             return status;
@@ -118,9 +125,18 @@ static void describe(const struct store *store, const struct load *load,
     }
 }
 
-kvc_status store_load(struct store *store, struct owner *owner, const struct store_load *req,
-                      struct store_location *locations, uint32_t *word, uint64_t *number,
-                      struct refusal *why)
+static kvc_status take_word(struct store *store, struct load *load, struct refusal *why)
+{
+    load->word = page_take(load->owner->page, WORD_LOAD, load, table_next_number(store->table),
+                           clock_now_us());
+    if (!load->word)
+        return store_refuse(why, KVC_E_BUSY, "word", "all completion words are in use");
+    return KVC_OK;
+}
+
+static kvc_status open_load(struct store *store, struct owner *owner, const struct store_load *req,
+                            bool by_daemon, struct store_location *locations, struct load **ret,
+                            struct refusal *why)
 {
     const struct lease_part *part = NULL;
     struct lease *lease;
@@ -129,27 +145,25 @@ kvc_status store_load(struct store *store, struct owner *owner, const struct sto
 
     if (status != KVC_OK)
         goto settle;
-    load = mem_alloc(sizeof(*load) + req->count * sizeof(load->blocks[0]));
+    load = mem_zalloc(sizeof(*load) + req->count * sizeof(load->blocks[0]));
     if (!load) {
         status = store_refuse(why, KVC_E_NO_MEMORY, "", "out of memory");
         goto settle;
     }
     load->owner = owner;
-    load->word =
-        page_take(owner->page, WORD_LOAD, load, table_next_number(store->table), clock_now_us());
-    if (!load->word) {
-        status = store_refuse(why, KVC_E_BUSY, "word", "all completion words are in use");
+    if (!by_daemon)
+        status = take_word(store, load, why);
+    if (status != KVC_OK)
         goto free_load;
-    }
     status = open_blocks(owner, load, part->blocks + req->first, req->count, why);
     if (status != KVC_OK)
         goto close_blocks;
-    proof_watch(store, load->word);
+    if (load->word)
+        proof_watch(store, load->word);
     list_push_back(&owner->loads, &load->link);
     store->open_loads++;
     describe(store, load, locations);
-    *word = page_index(load->word);
-    *number = load->word->number;
+    *ret = load;
     return KVC_OK;
 
 close_blocks:
@@ -157,12 +171,41 @@ close_blocks:
         load->count--;
         keep_unload(store, load->blocks[load->count].block, load->blocks[load->count].tier);
     }
-    page_give(load->word);
+    if (load->word)
+        page_give(load->word);
 free_load:
     mem_free(load);
 settle:
     store_settle(store);
     return status;
+}
+
+kvc_status store_load(struct store *store, struct owner *owner, const struct store_load *req,
+                      struct store_location *locations, uint32_t *word, uint64_t *number,
+                      struct refusal *why)
+{
+    struct load *load;
+    kvc_status status = open_load(store, owner, req, false, locations, &load, why);
+
+    if (status != KVC_OK)
+        return status;
+    *word = page_index(load->word);
+    *number = load->word->number;
+    return KVC_OK;
+}
+
+kvc_status store_load_by_daemon(struct store *store, struct owner *owner,
+                                const struct store_load *req, struct store_location *locations,
+                                struct load **load, struct refusal *why)
+{
+    return open_load(store, owner, req, true, locations, load, why);
+}
+
+void store_load_copied(struct store *store, struct load *load, bool copied)
+{
+    assert(!load->word);
+    load_close(store, load, copied);
+    store_settle(store);
 }
 
 void store_report(struct store *store, struct owner *owner, uint32_t part, const uint8_t *key,

@@ -1,6 +1,7 @@
 /*
- * Loads: blocks of a lease that a worker was told the places of. They stay there until the load's
- * word has arrived, or what stands for it, whatever becomes of the lease or the session.
+ * Loads: blocks of a lease that a worker was told the places of, or that the daemon copies for it.
+ * They stay there until the load's word has arrived, or what stands for it, or the daemon's copies
+ * have ended, whatever becomes of the lease or the session.
  */
 #ifndef KVC_STORE_LOAD_H
 #define KVC_STORE_LOAD_H
@@ -10,7 +11,7 @@
 struct load {
     struct owner *owner;
     struct list link; /* owner::loads */
-    struct word *word;
+    struct word *word; /* NULL: the daemon copies */
     uint32_t count;
     struct load_block {
         uint32_t block;

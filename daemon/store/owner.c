@@ -60,6 +60,14 @@ bool owner_has_part(const struct owner *owner, uint32_t part)
     return false;
 }
 
+const struct table_layout *store_owner_layout(const struct store *store, const struct owner *owner,
+                                              uint32_t part)
+{
+    if (!owner_has_part(owner, part))
+        return NULL;
+    return table_layout(store->table, table_part(store->table, part)->layout);
+}
+
 kvc_status owner_check_part(const struct owner *owner, uint32_t part, uint32_t epoch,
                             const char *list, uint32_t i, struct refusal *why)
 {
@@ -166,9 +174,14 @@ free_owner:
     return status;
 }
 
+static bool owner_owes(const struct owner *owner)
+{
+    return !list_empty(&owner->saves) || !list_empty(&owner->loads);
+}
+
 void owner_settle(struct owner *owner)
 {
-    if (owner->ended && list_empty(&owner->saves) && list_empty(&owner->loads))
+    if (owner->ended && !owner_owes(owner))
         list_move_back(&owner->store->freed, &owner->link);
 }
 
@@ -222,7 +235,7 @@ static void drain_own(struct store *store, struct owner *owner)
 
     proof_look(owner);
     list_for_each_safe(save, after, &owner->saves, link)
-        if (save->phase == SAVE_COPYING)
+        if (save->phase == SAVE_COPYING && !save->by_daemon)
             save_fail(store, save, KVC_E_CANCELLED);
     proof_waive(owner);
 }
@@ -247,6 +260,8 @@ kvc_status store_drained(struct store *store, struct owner *owner, uint64_t sess
     if (!other->ended)
         return store_refuse(why, KVC_E_BUSY, "session", "it is still connected");
     store_owner_gone(store, other);
+    if (owner_owes(other))
+        return store_refuse(why, KVC_E_BUSY, "session", "copies of the daemon for it are running");
     return KVC_OK;
 }
 

@@ -105,36 +105,33 @@ static void touch_all(struct store *store, const struct save *save)
     }
 }
 
-static void take_checksums(struct store *store, const struct chunk *chunk)
+static void take_checksums(struct store *store, const struct chunk *chunk, const uint64_t *cells)
 {
     for (uint32_t i = 0; i < chunk->blocks; i++) {
         const struct save_slot *slot = &chunk->save->slots[chunk->first + i];
         struct table_slot *record = store_record(store, slot->tier, slot->slot);
 
-        record->checksum = page_cell(chunk->word, i);
+        record->checksum = cells[i];
         record->flags |= SLOT_CHECKED;
     }
 }
 
-static void give_word(struct chunk *chunk)
+static void settle_debt(struct chunk *chunk)
 {
-    page_give(chunk->word);
+    if (chunk->word)
+        page_give(chunk->word);
     chunk->word = NULL;
     chunk->save->owed--;
 }
 
-void save_proved(struct store *store, struct chunk *chunk)
+static void proved(struct store *store, struct chunk *chunk, const uint64_t *cells)
 {
     struct save *save = chunk->save;
 
-    assert(chunk->state == CHUNK_OWED);
-    if (save->phase == SAVE_ABORTED) {
-        save_waived(store, chunk);
-        return;
-    }
-    if (save->checksums)
-        take_checksums(store, chunk);
-    give_word(chunk);
+    assert(chunk->state == CHUNK_OWED && save->phase == SAVE_COPYING);
+    if (cells)
+        take_checksums(store, chunk, cells);
+    settle_debt(chunk);
     chunk->state = CHUNK_PROVED;
     while (save->next < save->n_chunks && save->chunks[save->next].state == CHUNK_PROVED)
         publish(store, &save->chunks[save->next++]);
@@ -145,12 +142,25 @@ void save_proved(struct store *store, struct chunk *chunk)
     end(store, save);
 }
 
+void save_proved(struct store *store, struct chunk *chunk)
+{
+    uint64_t cells[KVC_CHUNK_BLOCKS];
+
+    if (chunk->save->phase == SAVE_ABORTED) {
+        save_waived(store, chunk);
+        return;
+    }
+    for (uint32_t i = 0; i < chunk->blocks; i++)
+        cells[i] = page_cell(chunk->word, i);
+    proved(store, chunk, chunk->save->checksums ? cells : NULL);
+}
+
 void save_waived(struct store *store, struct chunk *chunk)
 {
     struct save *save = chunk->save;
 
     assert(chunk->state == CHUNK_OWED && save->phase == SAVE_ABORTED);
-    give_word(chunk);
+    settle_debt(chunk);
     free_slots(store, chunk);
     if (save->owed == 0)
         end(store, save);
@@ -187,6 +197,26 @@ void save_fail(struct store *store, struct save *save, kvc_status status)
     list_move_back(&store->ended, &save->queue);
     if (save->owed == 0)
         end(store, save);
+}
+
+void store_chunk_copied(struct store *store, struct save *save, uint32_t chunk,
+                        const uint64_t *cells, kvc_status status)
+{
+    struct chunk *copied = &save->chunks[chunk];
+
+    assert(save->by_daemon && chunk < save->n_chunks && copied->state == CHUNK_OWED);
+    if (status != KVC_OK && save->phase == SAVE_COPYING)
+        save_fail(store, save, status);
+    if (save->phase == SAVE_COPYING)
+        proved(store, copied, cells);
+    else
+        save_waived(store, copied);
+    store_settle(store);
+}
+
+bool store_save_goes_on(const struct save *save)
+{
+    return save->phase == SAVE_COPYING;
 }
 
 bool save_is_in(const struct save *save, uint32_t namespace_)

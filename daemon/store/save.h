@@ -23,7 +23,7 @@ enum chunk_state {
 
 struct chunk {
     struct save *save;
-    struct word *word;      /* CHUNK_OWED */
+    struct word *word;      /* CHUNK_OWED; NULL when the daemon copies */
     uint32_t first, blocks; /* of save::slots */
     enum chunk_state state;
 };
@@ -47,8 +47,9 @@ struct save {
     enum save_phase phase;
     kvc_status status; /* why it failed, if it did */
     bool checksums, notify;
+    bool by_daemon;
     uint32_t n_slots, n_chunks;
-    uint32_t owed;               /* chunks whose words are waited for */
+    uint32_t owed;               /* chunks whose words, or copies, are waited for */
     uint32_t next;               /* the first chunk that is not published */
     uint32_t published, dropped; /* blocks */
     struct admission *admission; /* SAVE_ADMITTING */

@@ -138,7 +138,8 @@ void store_owner_gone(struct store *store, struct owner *owner);
 /*
  * Proof that everything enqueued has finished. session 0: the caller's own; its saves that are not
  * proved are aborted and its open loads closed. Another: an ended session of the same tenant, named
- * with its secret. KVC_E_UNKNOWN, KVC_E_DENIED, KVC_E_BUSY (that session is still connected).
+ * with its secret. KVC_E_UNKNOWN, KVC_E_DENIED, KVC_E_BUSY (that session is still connected, or the
+ * daemon still copies for it).
  */
 kvc_status store_drained(struct store *store, struct owner *owner, uint64_t session,
                          const uint8_t *secret, uint32_t secret_len, struct refusal *why);
@@ -167,6 +168,10 @@ kvc_status store_register(struct store *store, struct owner *owner, const struct
                           struct store_part_info *info, struct refusal *why);
 kvc_status store_unregister(struct store *store, struct owner *owner, uint32_t part,
                             struct refusal *why);
+
+/* The layout of a part that the owner has registered, or NULL. */
+const struct table_layout *store_owner_layout(const struct store *store, const struct owner *owner,
+                                              uint32_t part);
 
 /* Extents (tier << 31 | index) that the owner may map, after `cursor`; returns how many, <= max. */
 uint32_t store_owner_extents(const struct store *store, const struct owner *owner, uint32_t cursor,
@@ -239,6 +244,17 @@ struct store_load {
 kvc_status store_load(struct store *store, struct owner *owner, const struct store_load *req,
                       struct store_location *locations, uint32_t *word, uint64_t *number,
                       struct refusal *why);
+struct load;
+
+/*
+ * A load whose bytes the daemon copies itself: from wherever they are, without a word, and *load,
+ * which store_load_copied closes, once, when the last copy has ended. copied: all blocks were read.
+ */
+kvc_status store_load_by_daemon(struct store *store, struct owner *owner,
+                                const struct store_load *req, struct store_location *locations,
+                                struct load **load, struct refusal *why);
+void store_load_copied(struct store *store, struct load *load, bool copied);
+
 /* A worker read bytes that did not match: the block goes, if generation and key still do. */
 void store_report(struct store *store, struct owner *owner, uint32_t part, const uint8_t *key,
                   enum tier_kind tier, uint32_t generation);
@@ -257,10 +273,11 @@ struct store_save {
     bool checksums, notify;
     uint64_t save; /* more slices of this one; 0: a new save */
     uint32_t request; /* the packet's sequence number, for aborts that name it */
+    bool by_daemon;   /* the daemon copies: into any slot, and store_chunk_copied is the proof */
 };
 struct store_chunk {
     uint32_t blocks;
-    uint32_t word;
+    uint32_t word; /* this and number: 0 when the daemon copies */
     uint64_t number;
 };
 /* The caller's arrays: one element a key over all entries, in order; chunks: as many as keys. */
@@ -272,7 +289,7 @@ struct store_save_result {
     uint32_t n_chunks;
 };
 
-struct save; /* a save that is being admitted */
+struct save; /* a save that is being admitted, or copied by the daemon */
 
 /*
  * Checks everything, then takes hits, marks pending keys and assigns slots to what is missing as
@@ -288,7 +305,19 @@ uint32_t store_save_more(struct store *store, struct save *save);
 void store_save_seal(struct store *store, struct save *save, struct store_save_result *result);
 
 /*
- * Ends a save: its unpublished keys go. never[] are chunks whose copies were never enqueued
+ * A chunk of a save by the daemon, sealed with something to copy: called once for each, when its
+ * copy has ended or will not begin. KVC_OK: the bytes are there, and cells[] has a checksum a block
+ * (NULL: none). Anything else ends the save, if it has not ended. The save stays until the last of
+ * its chunks was told, whatever becomes of it or its owner.
+ */
+void store_chunk_copied(struct store *store, struct save *save, uint32_t chunk,
+                        const uint64_t *cells, kvc_status status);
+/* Whether a chunk that has not begun is still worth copying. */
+bool store_save_goes_on(const struct save *save);
+
+/*
+ * Ends a save: its unpublished keys go. Chunks that the daemon copies are proved by nobody else, so
+ * never[] and drained or gone owners mean nothing for them. never[] are chunks whose copies were never enqueued
  * (never_all: all of them). *pending: words are still owed, save_done follows and *outcome names the
  * save as it is so far; else *outcome is how it ended, and no save_done follows.
  * By save id, or by the sequence number of its request when id is 0. KVC_E_UNKNOWN when it ended.
