@@ -78,4 +78,10 @@
 #define KVC_SESSION_LEASES_MAX 4096u
 #define KVC_SESSION_SAVES_MAX  256u
 
+/* Workers' own memory, for copies by the daemon. */
+#define KVC_SESSION_REGIONS_MAX 64u
+#define KVC_SESSION_PIECES_MAX  1024u     /* pieces of all regions of a session */
+#define KVC_PIECES_MAX          16384u    /* ... of all sessions: a quarter of Linux's mappings */
+#define KVC_REGION_BLOCKS_MAX   (1u << 24)
+
 #endif

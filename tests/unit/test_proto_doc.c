@@ -101,6 +101,8 @@ static const struct limit {
     LIMIT(KVC_OUT_CUT_MS),
     LIMIT(KVC_SESSION_LEASES_MAX),
     LIMIT(KVC_SESSION_SAVES_MAX),
+    LIMIT(KVC_SESSION_REGIONS_MAX), LIMIT(KVC_SESSION_PIECES_MAX),
+    LIMIT(KVC_PIECES_MAX),          LIMIT(KVC_REGION_BLOCKS_MAX),
 #undef LIMIT
 };
 #define LIMITS (sizeof(limits) / sizeof(limits[0]))
