@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/pack.h"
 #include "proto/status.h"
 
 enum device_memory { /* MemoryKind of kvcache.proto */
@@ -45,6 +46,13 @@ struct device_ops {
     kvc_status (*extent_populate)(struct device_slab *slab, uint32_t extent, uint64_t offset,
                                   uint64_t bytes);
     kvc_status (*extent_zero)(struct device_slab *slab, uint32_t extent);
+
+    /* Whether bytes of a slab, which may span extents, have memory: what is not populated yet gets
+     * it here, or KVC_E_NO_MEMORY says that there is none. Before gather and scatter; pool thread. */
+    kvc_status (*slab_ready)(struct device_slab *slab, uint64_t offset, uint64_t bytes);
+    /* Worker's blocks to slots, and back, synchronously, on a pool thread. */
+    kvc_status (*gather)(const struct pack_job *job);
+    kvc_status (*scatter)(const struct pack_job *job);
 
     /* Copies within or between slabs, synchronously, on a pool thread; pieces are bounded above. */
     kvc_status (*copy)(struct device_slab *to, uint64_t to_offset, struct device_slab *from,

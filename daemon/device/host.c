@@ -277,6 +277,23 @@ static bool in_slab(const struct device_slab *slab, uint64_t offset, uint64_t by
     return offset <= size && bytes <= size - offset;
 }
 
+static kvc_status host_slab_ready(struct device_slab *slab, uint64_t offset, uint64_t bytes)
+{
+    return in_slab(slab, offset, bytes) ? ensure_pages(slab, offset, bytes) : KVC_E_INVALID;
+}
+
+static kvc_status host_gather(const struct pack_job *job)
+{
+    pack_host_gather(job);
+    return KVC_OK;
+}
+
+static kvc_status host_scatter(const struct pack_job *job)
+{
+    pack_host_scatter(job);
+    return KVC_OK;
+}
+
 static kvc_status host_copy(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
                             uint64_t from_offset, uint64_t bytes)
 {
@@ -301,5 +318,8 @@ const struct device_ops device_host = {
     .extent_export = host_extent_export,
     .extent_populate = host_extent_populate,
     .extent_zero = host_extent_zero,
+    .slab_ready = host_slab_ready,
+    .gather = host_gather,
+    .scatter = host_scatter,
     .copy = host_copy,
 };
