@@ -2,6 +2,8 @@
 
 #include <assert.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -9,14 +11,19 @@
 
 #include "daemon/api/api.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/guard.h"
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
 #include "daemon/conn/endpoint.h"
+#include "daemon/tier/copier.h"
 #include "daemon/tier/mover.h"
 #include "daemon/tier/populate.h"
 
 /* How often a daemon that stops looks whether it may. */
 #define DRAIN_LOOK_MS 5
+
+/* Both kinds of copies in flight, and two threads for what nobody should have to wait for. */
+#define POOL_THREADS (MOVER_BATCHES + COPIER_LANES + 2u)
 
 struct server {
     struct config *config;
@@ -30,6 +37,7 @@ struct server {
     struct endpoint *endpoint;
     struct tier *tiers[TIER_COUNT];
     struct mover *mover;
+    struct copier *copier;
     struct populate *populate; /* NULL when it is done */
     struct api *api;
     struct store *store;
@@ -51,6 +59,15 @@ static void raise_descriptor_limit(void)
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
         log_warn("main", "cannot raise the limit of descriptors error=\"%m\"");
+}
+
+/* The pool's size is read from the environment when its first work comes. */
+static void size_pool(void)
+{
+    char threads[12];
+
+    snprintf(threads, sizeof(threads), "%u", POOL_THREADS);
+    setenv("UV_THREADPOOL_SIZE", threads, 0);
 }
 
 static int choose_device(struct server *s)
@@ -98,7 +115,10 @@ static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
                           status);
     }
     status = mover_create(&s->loop, s->tiers, &s->mover);
-    return status == KVC_OK ? 0 : cannot("the mover", status);
+    if (status != KVC_OK)
+        return cannot("the mover", status);
+    status = copier_create(&s->loop, s->tiers, &s->copier);
+    return status == KVC_OK ? 0 : cannot("the copier", status);
 }
 
 static struct store_tuning tuning(const struct config *config)
@@ -195,6 +215,7 @@ static int open_store(struct server *s)
     if (open_tiers(s, config.budget) < 0)
         return -1;
     config.mover = s->mover;
+    api_config.copier = s->copier;
     status = api_create(&api_config, &s->api);
     if (status != KVC_OK)
         return cannot("requests", status);
@@ -291,12 +312,14 @@ static void close_parts(struct server *s)
     if (s->mover != NULL)
         mover_stop(s->mover);
     while ((s->api != NULL && api_connections(s->api) > 0) || s->populate != NULL ||
-           (s->mover != NULL && mover_count(s->mover) > 0))
+           (s->mover != NULL && mover_count(s->mover) > 0) ||
+           (s->copier != NULL && copier_count(s->copier) > 0))
         uv_run(&s->loop, UV_RUN_ONCE);
     if (s->store != NULL)
         store_destroy(s->store);
     api_destroy(s->api);
     mover_destroy(s->mover);
+    copier_destroy(s->copier);
     /* A second signal must not cut the last steps short, when the loop does not catch it. */
     mask_signals(SIG_BLOCK);
     uv_close((uv_handle_t *)&s->terminate, NULL);
@@ -319,6 +342,9 @@ int server_run(struct config *config, const struct config_source *source, uint64
     int rc = 1;
 
     signal(SIGPIPE, SIG_IGN);
+    if (guard_install() < 0)
+        log_warn("main", "a worker can end this process: SIGBUS cannot be handled error=\"%m\"");
+    size_pool();
     raise_descriptor_limit();
     if (choose_device(&s) < 0 || open_loop(&s) < 0)
         return 1;

@@ -1,6 +1,6 @@
 /*
  * Requests: from decoded packets to the store and back. One file per family (session, layout,
- * lookup, save, load, inspect), and the sessions that they belong to. This header is the door, for
+ * lookup, save, load, memory, inspect), what becomes of those that the daemon copies (transfer), and the sessions that they belong to. This header is the door, for
  * server.c: it makes an api, gives it the store and a socket to listen on, and stops it.
  *
  * May include everything but server, config and main. All of it runs on the loop's thread.
@@ -13,6 +13,7 @@
 #include <uv.h>
 
 #include "daemon/store/store.h"
+#include "daemon/tier/copier.h"
 #include "daemon/tier/tier.h"
 
 struct api;
@@ -37,6 +38,7 @@ struct api_config {
     const char *device; /* "host" or "cuda" */
     uint32_t lease_ms_max;
     struct api_settings settings;
+    struct copier *copier; /* stays until api_destroy */
 };
 
 kvc_status api_create(const struct api_config *config, struct api **api);

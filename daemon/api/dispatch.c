@@ -12,6 +12,7 @@
 enum flag {
     BEGINS = 1 << 0,   /* begins something: refused while the daemon stops */
     NO_REPLY = 1 << 1, /* a refusal is counted and not told */
+    FDS = 1 << 2,      /* descriptors may come with it */
 };
 
 struct route {
@@ -26,14 +27,20 @@ static const struct route routes[] = {
     {WIRE_REGISTER, W | R | S, BEGINS, layout_register},
     {WIRE_UNREGISTER, W | R | S, 0, layout_unregister},
     {WIRE_MAP, W | R, 0, layout_map},
+    {WIRE_REGION_BEGIN, W | R, BEGINS, memory_begin},
+    {WIRE_REGION_PART, W | R, BEGINS | FDS, memory_part},
+    {WIRE_REGION_END, W | R, BEGINS, memory_end},
+    {WIRE_REGION_DROP, W | R, 0, memory_drop},
     {WIRE_LOOKUP, W | R | S, BEGINS, lookup_lookup},
     {WIRE_SAVE, W, BEGINS, save_save},
-    {WIRE_ABORT, W, 0, save_abort},
+    {WIRE_ABORT, W | R, 0, save_abort},
     {WIRE_LOAD, W | R, BEGINS, load_load},
     {WIRE_EXTEND, W | R | S, 0, lookup_extend},
     {WIRE_RELEASE, W | R | S, 0, lookup_release},
     {WIRE_ADOPT, W | R | S, BEGINS, lookup_adopt},
     {WIRE_DRAINED, W | R, 0, save_drained},
+    {WIRE_SUSPEND, W | R, 0, memory_suspend},
+    {WIRE_RESUME, W | R, 0, memory_resume},
     {WIRE_NUDGE, W | R, NO_REPLY, load_nudge},
     {WIRE_STATS, ALL, 0, inspect_stats},
     {WIRE_PIN, W | S | ROLE(STORE_ROLE_OPERATOR), 0, flush_pin},
@@ -67,8 +74,8 @@ static const char *malformed(const struct session *s, const struct wire_packet *
         return "type 0";
     if (s->state == SESSION_NEW && packet->type != WIRE_HELLO)
         return "a request before HELLO";
-    /* Nothing that is done takes any; of the rest a later client may know better. */
-    if (packet->n_fds > 0 && route->handle != NULL)
+    /* Of what is not done a later client may know better. */
+    if (packet->n_fds > 0 && route->handle != NULL && !(route->flags & FDS))
         return "descriptors with a message that takes none";
     return NULL;
 }
@@ -90,7 +97,8 @@ void session_packet(void *arg, struct wire_packet *packet)
     struct session *s = arg;
     const struct route *route = find(packet->type);
     const char *wrong = malformed(s, packet, route);
-    struct request request = {.type = packet->type, .seq = packet->seq};
+    struct request request = {
+        .type = packet->type, .seq = packet->seq, .fds = packet->fds, .n_fds = packet->n_fds};
     struct refusal why = {0};
     kvc_status status;
 

@@ -2,17 +2,14 @@
 #include "daemon/api/session.h"
 
 #include "daemon/api/scratch.h"
+#include "daemon/api/transfer.h"
 
 static kvc_status check_load(const struct msg_load *load, struct refusal *why)
 {
-    const char *by_daemon = "copies by the daemon are not done";
-
-    if (load->blocks.n > 0)
-        return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "blocks");
-    if (load->region != 0)
-        return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "region");
     if (load->event.len > 0)
-        return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "event");
+        return refuse(why, KVC_E_UNSUPPORTED, "no event can be waited for", "event");
+    if (load->region == 0 && load->blocks.n > 0)
+        return refuse(why, KVC_E_INVALID, "blocks of no region", "blocks");
     if (load->count > KVC_KEYS_MAX)
         return refuse(why, KVC_E_LIMIT, "more blocks than a request may have", "count");
     return KVC_OK;
@@ -41,6 +38,8 @@ kvc_status load_load(struct session *s, const struct request *request, struct re
     };
     kvc_status status = check_load(load, why);
 
+    if (status == KVC_OK && load->region != 0)
+        return transfer_load(s, request, why);
     if (status == KVC_OK)
         status = store_load(s->api->store, s->owner, &req, scratch->locations, &reply.word,
                             &reply.number, why);
@@ -59,8 +58,7 @@ kvc_status load_load(struct session *s, const struct request *request, struct re
     return KVC_OK;
 }
 
-/* The key in the slot that begins at an offset of a tier, or NULL: there is no such slot. */
-static const uint8_t *key_at(const struct api *api, enum tier_kind tier, uint64_t offset)
+const uint8_t *load_key_at(const struct api *api, enum tier_kind tier, uint64_t offset)
 {
     const struct table *table = store_table(api->store);
     const struct table_tier *t = &table_header(table)->tiers[tier];
@@ -88,7 +86,7 @@ kvc_status load_report(struct session *s, const struct request *request, struct 
     if (report->tier >= TIER_COUNT)
         return refuse(why, KVC_E_INVALID, "no such tier", "tier");
     if (report->key.len == 0)
-        key = key_at(s->api, (enum tier_kind)report->tier, report->offset);
+        key = load_key_at(s->api, (enum tier_kind)report->tier, report->offset);
     else if (report->key.len != KVC_KEY_BYTES)
         return refuse(why, KVC_E_INVALID, "not 16 bytes", "key");
     if (key == NULL)

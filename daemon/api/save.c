@@ -2,6 +2,7 @@
 #include "daemon/api/session.h"
 
 #include "daemon/api/scratch.h"
+#include "daemon/api/transfer.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/mem.h"
 
@@ -10,6 +11,7 @@ struct waiting {
     struct list link; /* api::waiting */
     struct session *session;
     struct save *save;
+    struct transfer *transfer; /* NULL: the worker copies */
     uint32_t seq;
     uint64_t deadline_us;
     uint32_t n_entries;
@@ -36,19 +38,15 @@ void save_scratch_destroy(struct api *api)
 
 static kvc_status check_save(const struct msg_save *save, struct refusal *why)
 {
-    const char *by_daemon = "copies by the daemon are not done";
-
     if (save->save != 0)
         return refuse(why, KVC_E_UNSUPPORTED, "saving slices apart is not done", "save");
-    if (save->region != 0)
-        return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "region");
     if (save->event.len > 0)
-        return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "event");
+        return refuse(why, KVC_E_UNSUPPORTED, "no event can be waited for", "event");
     if (save->n_entries > KVC_ENTRIES_MAX)
         return refuse(why, KVC_E_LIMIT, "more entries than a save may have", "entries");
-    for (uint32_t i = 0; i < save->n_entries; i++)
+    for (uint32_t i = 0; i < save->n_entries && !transfer_is_asked(save); i++)
         if (save->entries[i].blocks.n > 0)
-            return refuse(why, KVC_E_UNSUPPORTED, by_daemon, "entries[%u].blocks", i);
+            return refuse(why, KVC_E_INVALID, "blocks of no region", "entries[%u].blocks", i);
     return KVC_OK;
 }
 
@@ -80,6 +78,15 @@ static kvc_status read_entries(const struct msg_save *save, struct store_save_en
     return KVC_OK;
 }
 
+/* What a worker that does not copy needs to know: the states of its keys. */
+static void fill_states(struct save_scratch *scratch, const uint32_t *n_keys, uint32_t n_entries,
+                        struct msg_save_entry_reply *entries)
+{
+    for (uint32_t key = 0, e = 0; e < n_entries; key += n_keys[e++])
+        entries[e] =
+            (struct msg_save_entry_reply){.states = scratch->states + key, .n_states = n_keys[e]};
+}
+
 /* The assigned keys' locations, closed up; entries point into the scratch. */
 static void fill_entries(struct save_scratch *scratch, const uint32_t *n_keys, uint32_t n_entries,
                          struct msg_save_entry_reply *entries)
@@ -108,9 +115,9 @@ static void fill_entries(struct save_scratch *scratch, const uint32_t *n_keys, u
     }
 }
 
-/* Skips what has no room, and answers. */
-static void seal(struct session *s, struct save *save, uint32_t seq, const uint32_t *n_keys,
-                 uint32_t n_entries)
+/* Skips what has no room, answers, and starts the daemon's own copies. */
+static void seal(struct session *s, struct save *save, struct transfer *transfer, uint32_t seq,
+                 const uint32_t *n_keys, uint32_t n_entries)
 {
     struct save_scratch *scratch = s->api->scratch;
     struct msg_save_entry_reply entries[KVC_ENTRIES_MAX];
@@ -119,7 +126,10 @@ static void seal(struct session *s, struct save *save, uint32_t seq, const uint3
     struct msg_save_reply reply;
 
     store_save_seal(s->api->store, save, &result);
-    fill_entries(scratch, n_keys, n_entries, entries);
+    if (transfer != NULL)
+        fill_states(scratch, n_keys, n_entries, entries);
+    else
+        fill_entries(scratch, n_keys, n_entries, entries);
     for (uint32_t i = 0; i < result.n_chunks; i++) {
         scratch->chunk_blocks[i] = scratch->chunks[i].blocks;
         scratch->chunk_words[i] = scratch->chunks[i].word;
@@ -132,15 +142,17 @@ static void seal(struct session *s, struct save *save, uint32_t seq, const uint3
         .chunk_blocks = scratch->chunk_blocks,
         .chunk_words = scratch->chunk_words,
         .chunk_numbers = scratch->chunk_numbers,
-        .n_chunks = result.n_chunks,
+        .n_chunks = transfer != NULL ? 0 : result.n_chunks,
     };
     session_reply(s, WIRE_SAVE, seq, codec_save(s->api->codec, &reply));
+    if (transfer != NULL)
+        transfer_start_save(transfer, save, &result);
 }
 
 static void end_waiting(struct waiting *w)
 {
     list_remove(&w->link);
-    seal(w->session, w->save, w->seq, w->n_keys, w->n_entries);
+    seal(w->session, w->save, w->transfer, w->seq, w->n_keys, w->n_entries);
     mem_free(w);
 }
 
@@ -158,20 +170,21 @@ static void room_timer_cb(uv_timer_t *timer)
 }
 
 /* With no memory to wait in, it does not wait. */
-static void wait_for_room(struct session *s, struct save *save, const struct request *request,
-                          const uint32_t *n_keys)
+static void wait_for_room(struct session *s, struct save *save, struct transfer *transfer,
+                          const struct request *request, const uint32_t *n_keys)
 {
     struct api *api = s->api;
     const uint32_t n_entries = (uint32_t)request->save.n_entries;
     struct waiting *w = mem_zalloc(sizeof(*w));
 
     if (w == NULL) {
-        seal(s, save, request->seq, n_keys, n_entries);
+        seal(s, save, transfer, request->seq, n_keys, n_entries);
         return;
     }
     list_init(&w->link);
     w->session = s;
     w->save = save;
+    w->transfer = transfer;
     w->seq = request->seq;
     w->deadline_us = clock_now_us() + KVC_SAVE_ROOM_MS * CLOCK_MS_US;
     w->n_entries = n_entries;
@@ -204,24 +217,30 @@ kvc_status save_save(struct session *s, const struct request *request, struct re
         .checksums = save->checksums,
         .notify = save->notify,
         .request = request->seq,
+        .by_daemon = transfer_is_asked(save),
     };
     uint32_t n_keys[KVC_ENTRIES_MAX];
+    struct transfer *transfer = NULL;
     struct save *admitted;
     uint32_t short_of;
     kvc_status status = check_save(save, why);
 
     if (status == KVC_OK)
         status = read_entries(save, entries, why);
+    if (status == KVC_OK && req.by_daemon)
+        status = transfer_prepare_save(s, save, &transfer, why);
     if (status == KVC_OK)
         status = store_save_open(s->api->store, s->owner, &req, &admitted, &short_of, why);
-    if (status != KVC_OK)
+    if (status != KVC_OK) {
+        transfer_abandon(transfer);
         return status;
+    }
     for (uint32_t i = 0; i < req.n_entries; i++)
         n_keys[i] = entries[i].n_keys;
     if (short_of > 0)
-        wait_for_room(s, admitted, request, n_keys);
+        wait_for_room(s, admitted, transfer, request, n_keys);
     else
-        seal(s, admitted, request->seq, n_keys, req.n_entries);
+        seal(s, admitted, transfer, request->seq, n_keys, req.n_entries);
     return KVC_OK;
 }
 
@@ -259,6 +278,8 @@ kvc_status save_abort(struct session *s, const struct request *request, struct r
 
     if (a->never.n > KVC_KEYS_MAX)
         return refuse(why, KVC_E_LIMIT, "more chunks than a save may have", "never");
+    if (a->save == 0 && transfer_cancel_load(s, a->request, request->seq))
+        return KVC_OK;
     owed = mem_zalloc(sizeof(*owed));
     if (owed == NULL)
         return refuse(why, KVC_E_NO_MEMORY, "", "%s", "");
@@ -271,6 +292,7 @@ kvc_status save_abort(struct session *s, const struct request *request, struct r
         owed->seq = request->seq;
         list_init(&owed->link);
         list_push_back(&s->aborts, &owed->link);
+        transfer_cancel_save(s, outcome.save);
         return KVC_OK;
     }
     mem_free(owed);
@@ -323,6 +345,7 @@ void save_forget_session(struct session *s)
         if (w->session != s)
             continue;
         list_remove(&w->link);
+        transfer_abandon(w->transfer);
         mem_free(w);
     }
     while ((owed = list_first(&s->aborts, struct owed_reply, link)) != NULL) {

@@ -4,7 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/api/memory.h"
 #include "daemon/api/silence.h"
+#include "daemon/api/transfer.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/fd.h"
 #include "daemon/base/log.h"
@@ -74,6 +76,8 @@ static void connection_ended(void *arg)
     s->state = SESSION_ENDED;
     save_forget_session(s);
     store_owner_end(s->api->store, s->owner);
+    transfer_forget_session(s);
+    memory_forget_session(s);
     if (process_is_gone(s->process))
         store_owner_gone(s->api->store, s->owner);
     if (s->api->listener != NULL)
@@ -117,6 +121,9 @@ void session_accept(void *arg, int sock)
     s->api = api;
     list_init(&s->link);
     list_init(&s->aborts);
+    list_init(&s->memories);
+    list_init(&s->transfers);
+    copier_queue_init(&s->copies);
     s->connected_us = clock_now_us();
     status = open_process(api, sock, s);
     if (status != KVC_OK)

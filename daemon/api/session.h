@@ -11,6 +11,7 @@
 #include "daemon/conn/connection.h"
 #include "daemon/conn/listener.h"
 #include "daemon/conn/process.h"
+#include "daemon/tier/copier.h"
 
 struct silence;
 struct wake;
@@ -30,6 +31,8 @@ struct api {
     uint32_t n_connections;
     uint64_t started_us;
     uint64_t refused_requests;
+    uint64_t last_region;
+    uint32_t n_pieces; /* of regions, of all sessions */
     bool stopping;
     struct save_scratch *scratch;
 };
@@ -54,6 +57,10 @@ struct session {
     uint64_t connected_us;
     uint64_t requests;
     struct list aborts; /* replies to ABORT that wait for save_done */
+    struct list memories;       /* its own memory, for copies by the daemon */
+    struct list transfers;      /* saves and loads that the daemon copies */
+    struct copier_queue copies; /* their chunks */
+    uint32_t n_pieces;
 };
 
 /* A connection was accepted; the socket is the session's, or closed. */
@@ -84,6 +91,7 @@ handler lookup_lookup, lookup_extend, lookup_release, lookup_adopt;
 handler save_save, save_abort, save_drained;
 handler load_load, load_report, load_nudge;
 handler settings_config, settings_list;
+handler memory_begin, memory_part, memory_end, memory_drop, memory_suspend, memory_resume;
 handler inspect_ping, inspect_stats;
 handler list_list;
 handler flush_flush, flush_pin;
@@ -98,6 +106,9 @@ bool session_is_trusted(const struct session *session);
 /* Keys on the wire: bytes to a count. Refuses what is no multiple of a key, naming the field. */
 kvc_status keys_count(struct bytes keys, uint32_t *n, struct refusal *why, const char *field, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* The key in the slot that begins at an offset of a tier, or NULL: there is no such slot. */
+const uint8_t *load_key_at(const struct api *api, enum tier_kind tier, uint64_t offset);
 
 /* The saves of a session that wait for room, and the replies that are owed, end with it. */
 void save_forget_session(struct session *session);

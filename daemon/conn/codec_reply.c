@@ -89,6 +89,14 @@ struct bytes codec_map(struct codec *codec, const struct msg_map_reply *reply)
     return BODY(codec, m);
 }
 
+struct bytes codec_region(struct codec *codec, uint64_t region)
+{
+    Kvcache__RegionReply m = KVCACHE__REGION_REPLY__INIT;
+
+    m.region = region;
+    return BODY(codec, m);
+}
+
 struct bytes codec_lookup(struct codec *codec, const struct msg_lookup_reply *reply)
 {
     Kvcache__LookupReply m = KVCACHE__LOOKUP_REPLY__INIT;
@@ -168,6 +176,8 @@ struct bytes codec_load(struct codec *codec, const struct msg_load_reply *reply)
     m.n_checksums = reply->n;
     m.checksums = (uint64_t *)reply->checksums;
     m.checked = BINARY(reply->checked, reply->n);
+    m.valid = BINARY(reply->valid, reply->n_valid);
+    m.status = reply->status;
     return BODY(codec, m);
 }
 

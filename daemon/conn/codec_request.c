@@ -3,8 +3,9 @@
 #include "daemon/conn/codec_memory.h"
 #include "proto/kvcache.pb-c.h"
 
-#define BYTES(field)      ((struct bytes){(field).data, (field).len})
-#define NUMBERS(m, field) ((struct numbers){(m)->field, (m)->n_##field})
+#define BYTES(field)        ((struct bytes){(field).data, (field).len})
+#define NUMBERS(m, field)   ((struct numbers){(m)->field, (m)->n_##field})
+#define NUMBERS64(m, field) ((struct numbers64){(m)->field, (m)->n_##field})
 
 /* Each returns false when the arena has no room for the arrays that it makes. */
 
@@ -61,6 +62,70 @@ static bool from_map(struct codec *codec, const ProtobufCMessage *base, struct r
     return true;
 }
 
+static bool from_region_begin(struct codec *codec, const ProtobufCMessage *base,
+                              struct request *request)
+{
+    const Kvcache__RegionBegin *m = (const Kvcache__RegionBegin *)base;
+
+    (void)codec;
+    request->region_begin = (struct msg_region_begin){
+        .part = m->part,
+        .blocks = m->blocks,
+        .generation = m->generation,
+        .pieces = m->pieces,
+        .slice_pieces = NUMBERS(m, slice_pieces),
+        .slice_offsets = NUMBERS64(m, slice_offsets),
+        .slice_strides = NUMBERS64(m, slice_strides),
+    };
+    return true;
+}
+
+static bool from_region_part(struct codec *codec, const ProtobufCMessage *base,
+                             struct request *request)
+{
+    const Kvcache__RegionPart *m = (const Kvcache__RegionPart *)base;
+
+    (void)codec;
+    request->region_part = (struct msg_region_part){
+        .region = m->region,
+        .kinds = BYTES(m->kinds),
+        .piece_bytes = NUMBERS64(m, piece_bytes),
+        .piece_offsets = NUMBERS64(m, piece_offsets),
+        .handles = BYTES(m->handles),
+    };
+    return true;
+}
+
+static bool from_region_end(struct codec *codec, const ProtobufCMessage *base,
+                            struct request *request)
+{
+    (void)codec;
+    request->region.region = ((const Kvcache__RegionEnd *)base)->region;
+    return true;
+}
+
+static bool from_region_drop(struct codec *codec, const ProtobufCMessage *base,
+                             struct request *request)
+{
+    (void)codec;
+    request->region.region = ((const Kvcache__RegionDrop *)base)->region;
+    return true;
+}
+
+static bool from_suspend(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    (void)codec;
+    request->region.region = ((const Kvcache__Suspend *)base)->region;
+    return true;
+}
+
+static bool from_resume(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    (void)codec;
+    request->region.region = ((const Kvcache__Resume *)base)->region;
+    return true;
+}
+
 static bool from_lookup(struct codec *codec, const ProtobufCMessage *base, struct request *request)
 {
     const Kvcache__Lookup *m = (const Kvcache__Lookup *)base;
@@ -104,6 +169,7 @@ static bool from_save(struct codec *codec, const ProtobufCMessage *base, struct 
             .blocks = NUMBERS(e, blocks),
             .first_slice = e->first_slice,
             .slices = e->slices,
+            .region = e->region,
         };
     }
     request->save = (struct msg_save){
@@ -294,6 +360,10 @@ static const struct body bodies[] = {
     {WIRE_REGISTER, &kvcache__register__descriptor, from_register},
     {WIRE_UNREGISTER, &kvcache__unregister__descriptor, from_unregister},
     {WIRE_MAP, &kvcache__map__descriptor, from_map},
+    {WIRE_REGION_BEGIN, &kvcache__region_begin__descriptor, from_region_begin},
+    {WIRE_REGION_PART, &kvcache__region_part__descriptor, from_region_part},
+    {WIRE_REGION_END, &kvcache__region_end__descriptor, from_region_end},
+    {WIRE_REGION_DROP, &kvcache__region_drop__descriptor, from_region_drop},
     {WIRE_LOOKUP, &kvcache__lookup__descriptor, from_lookup},
     {WIRE_SAVE, &kvcache__save__descriptor, from_save},
     {WIRE_ABORT, &kvcache__abort__descriptor, from_abort},
@@ -302,6 +372,8 @@ static const struct body bodies[] = {
     {WIRE_RELEASE, &kvcache__release__descriptor, from_release},
     {WIRE_ADOPT, &kvcache__adopt__descriptor, from_adopt},
     {WIRE_DRAINED, &kvcache__drained__descriptor, from_drained},
+    {WIRE_SUSPEND, &kvcache__suspend__descriptor, from_suspend},
+    {WIRE_RESUME, &kvcache__resume__descriptor, from_resume},
     {WIRE_NUDGE, &kvcache__empty__descriptor, from_nothing},
     {WIRE_REPORT, &kvcache__report__descriptor, from_report},
     {WIRE_STATS, &kvcache__stats__descriptor, from_nothing},

@@ -1,6 +1,7 @@
 #include "daemon/conn/connection.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
@@ -80,6 +81,14 @@ void connection_end(struct connection *c)
     outqueue_clear(&c->out);
     uv_close((uv_handle_t *)&c->poll, poll_close_cb);
     uv_close((uv_handle_t *)&c->timer, timer_close_cb);
+}
+
+bool connection_is_over(const struct connection *c)
+{
+    struct pollfd end = {.fd = c->sock, .events = POLLRDHUP};
+
+    return c->state == CONNECTION_CLOSING ||
+           (poll(&end, 1, 0) > 0 && (end.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
 }
 
 void connection_malformed(struct connection *c, const char *why)

@@ -55,6 +55,9 @@ kvc_status connection_open(struct connection_hub *hub, int sock,
 void connection_send(struct connection *connection, uint16_t type, uint32_t seq,
                      const uint8_t *body, size_t body_len, const int *fds, uint32_t n_fds);
 
+/* Whether the other side has closed, seen now and not only when all that it sent was read. */
+bool connection_is_over(const struct connection *connection);
+
 /* Ends it; ended() follows. Harmless on one that is over. */
 void connection_end(struct connection *connection);
 

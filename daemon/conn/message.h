@@ -23,6 +23,11 @@ struct numbers {
     size_t n;
 };
 
+struct numbers64 {
+    const uint64_t *values;
+    size_t n;
+};
+
 /* Requests. Strings are never NULL. */
 
 struct msg_hello {
@@ -53,6 +58,25 @@ struct msg_map {
     struct numbers mapped;
 };
 
+struct msg_region_begin {
+    uint32_t part, blocks;
+    uint64_t generation;
+    uint32_t pieces;
+    struct numbers slice_pieces;
+    struct numbers64 slice_offsets, slice_strides;
+};
+
+struct msg_region_part {
+    uint64_t region;
+    struct bytes kinds;
+    struct numbers64 piece_bytes, piece_offsets;
+    struct bytes handles;
+};
+
+struct msg_region { /* RegionEnd, RegionDrop, Suspend, Resume */
+    uint64_t region;
+};
+
 struct msg_lookup_part {
     uint32_t part, epoch;
     struct bytes keys;
@@ -74,6 +98,7 @@ struct msg_save_entry {
     struct bytes keys;
     struct numbers blocks;
     uint32_t first_slice, slices;
+    uint64_t region;
 };
 
 struct msg_save {
@@ -169,11 +194,16 @@ struct msg_debug {
 struct request {
     uint16_t type; /* enum wire_type; says which member holds */
     uint32_t seq;
+    int *fds; /* who keeps one sets it to -1 */
+    uint32_t n_fds;
     union {
         struct msg_hello hello;
         struct msg_register register_;
         struct msg_unregister unregister;
         struct msg_map map;
+        struct msg_region_begin region_begin;
+        struct msg_region_part region_part;
+        struct msg_region region;
         struct msg_lookup lookup;
         struct msg_save save;
         struct msg_abort abort;
@@ -274,6 +304,10 @@ struct msg_load_reply {
     const uint64_t *checksums;
     const uint8_t *checked;
     uint32_t n;
+    /* Copied by the daemon: then n is 0. */
+    const uint8_t *valid;
+    uint32_t n_valid;
+    uint32_t status;
 };
 
 struct msg_adopt_reply {

@@ -56,6 +56,8 @@ static void open_store(struct rig *rig)
                                  geometry.extents, &rig->tiers[t]) == KVC_OK);
     }
     FUZZ_REQUIRE(mover_create(&rig->loop, rig->tiers, &rig->mover) == KVC_OK);
+    FUZZ_REQUIRE(copier_create(&rig->loop, rig->tiers, &rig->copier) == KVC_OK);
+    api_config.copier = rig->copier;
     FUZZ_REQUIRE(api_create(&api_config, &rig->api) == KVC_OK);
     config.mover = rig->mover;
     config.events = api_store_events(rig->api);
@@ -79,11 +81,13 @@ void rig_close(struct rig *rig)
     fault_off("*");
     api_end_connections(rig->api);
     mover_stop(rig->mover);
-    while (api_connections(rig->api) > 0 || mover_count(rig->mover) > 0)
+    while (api_connections(rig->api) > 0 || mover_count(rig->mover) > 0 ||
+           copier_count(rig->copier) > 0)
         uv_run(&rig->loop, UV_RUN_ONCE);
     store_destroy(rig->store);
     api_destroy(rig->api);
     mover_destroy(rig->mover);
+    copier_destroy(rig->copier);
     uv_run(&rig->loop, UV_RUN_DEFAULT);
     for (int t = 0; t < TIER_COUNT; t++)
         tier_destroy(rig->tiers[t]);
@@ -114,6 +118,6 @@ void rig_turn(struct rig *rig, unsigned turns)
 
 void rig_settle(struct rig *rig)
 {
-    while (mover_count(rig->mover) > 0)
+    while (mover_count(rig->mover) > 0 || copier_count(rig->copier) > 0)
         uv_run(&rig->loop, UV_RUN_ONCE);
 }

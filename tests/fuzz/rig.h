@@ -1,6 +1,6 @@
 /*
  * A whole daemon in this process, but for main, configuration and signals: loop, tiers of a few
- * MiB on the host device, mover, store and api, listening on an abstract address. The loop runs
+ * MiB on the host device, mover, copier, store and api, listening on an abstract address. The loop runs
  * only when it is told to.
  */
 #ifndef KVC_TESTS_FUZZ_RIG_H
@@ -21,6 +21,7 @@ struct rig {
     uv_loop_t loop;
     struct tier *tiers[TIER_COUNT];
     struct mover *mover;
+    struct copier *copier;
     struct api *api;
     struct store *store;
     int listener;
@@ -38,7 +39,7 @@ void rig_close(struct rig *rig);
 int rig_connect(struct rig *rig);
 /* Turns of the loop that wait for nothing. */
 void rig_turn(struct rig *rig, unsigned turns);
-/* Until no copy between the tiers is under way. */
+/* Until no copy is under way. */
 void rig_settle(struct rig *rig);
 
 #endif

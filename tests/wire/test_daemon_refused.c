@@ -208,8 +208,19 @@ START_TEST(test_save)
     entries[1].epoch = epoch;
     entries[1].blocks = numbers;
     entries[1].n_blocks = 1;
-    refused(WIRE_SAVE, &m.base, KVC_E_UNSUPPORTED, "entries[1].blocks");
-    entries[1].n_blocks = 0;
+    refused(WIRE_SAVE, &m.base, KVC_E_INVALID, "entries[1].blocks");
+    m.region = 7;
+    refused(WIRE_SAVE, &m.base, KVC_E_INVALID, "entries[0].blocks");
+    entries[0].blocks = numbers;
+    entries[0].n_blocks = 2;
+    refused(WIRE_SAVE, &m.base, KVC_E_UNKNOWN, "region");
+    m.region = 0;
+    entries[1].region = 8;
+    refused(WIRE_SAVE, &m.base, KVC_E_UNKNOWN, "region");
+    entries[0].region = 9;
+    refused(WIRE_SAVE, &m.base, KVC_E_UNKNOWN, "entries[0].region");
+    entries[0].region = entries[1].region = 0;
+    entries[0].n_blocks = entries[1].n_blocks = 0;
     entries[1].slices = 2;
     refused(WIRE_SAVE, &m.base, KVC_E_UNSUPPORTED, "entries[1].slices");
     entries[1].slices = 5;
@@ -221,9 +232,6 @@ START_TEST(test_save)
     m.save = 7;
     refused(WIRE_SAVE, &m.base, KVC_E_UNSUPPORTED, "save");
     m.save = 0;
-    m.region = 7;
-    refused(WIRE_SAVE, &m.base, KVC_E_UNSUPPORTED, "region");
-    m.region = 0;
     m.event = (ProtobufCBinaryData){sizeof(event), event};
     refused(WIRE_SAVE, &m.base, KVC_E_UNSUPPORTED, "event");
     end();
@@ -248,10 +256,11 @@ START_TEST(test_load)
     m.count = 1;
     m.blocks = numbers;
     m.n_blocks = 1;
-    refused(WIRE_LOAD, &m.base, KVC_E_UNSUPPORTED, "blocks");
-    m.n_blocks = 0;
+    refused(WIRE_LOAD, &m.base, KVC_E_INVALID, "blocks");
     m.region = 1;
-    refused(WIRE_LOAD, &m.base, KVC_E_UNSUPPORTED, "region");
+    refused(WIRE_LOAD, &m.base, KVC_E_UNKNOWN, "region");
+    m.n_blocks = 0;
+    refused(WIRE_LOAD, &m.base, KVC_E_INVALID, "blocks");
     m.region = 0;
     m.event = (ProtobufCBinaryData){sizeof(event), event};
     refused(WIRE_LOAD, &m.base, KVC_E_UNSUPPORTED, "event");
@@ -299,12 +308,7 @@ END_TEST
 START_TEST(test_unsupported)
 {
     static const uint16_t types[] = {
-        WIRE_UNMAP,       WIRE_REGION_BEGIN,
-        WIRE_REGION_PART, WIRE_REGION_END,
-        WIRE_REGION_DROP, WIRE_RESUME,
-        WIRE_SUSPEND,     WIRE_HINT,
-        WIRE_WATCH,       30,
-        0x3eff,           0x3fff,
+        WIRE_UNMAP, WIRE_HINT, WIRE_WATCH, 30, 0x3eff, 0x3fff,
     };
     static struct raw raw;
     int fds;
@@ -326,14 +330,17 @@ END_TEST
 
 START_TEST(test_roles)
 {
-    static const uint16_t copying[] = {WIRE_MAP, WIRE_SAVE, WIRE_ABORT, WIRE_LOAD, WIRE_DRAINED};
+    static const uint16_t copying[] = {
+        WIRE_MAP,         WIRE_REGION_BEGIN, WIRE_REGION_PART, WIRE_REGION_END,
+        WIRE_REGION_DROP, WIRE_SAVE,         WIRE_ABORT,       WIRE_LOAD,
+        WIRE_DRAINED,     WIRE_SUSPEND,      WIRE_RESUME,
+    };
     static const uint16_t leasing[] = {WIRE_REGISTER, WIRE_UNREGISTER, WIRE_LOOKUP,
                                        WIRE_EXTEND,   WIRE_RELEASE,    WIRE_ADOPT};
 
     begin((Kvcache__Role)_i);
     if (_i == KVCACHE__ROLE__ROLE_READER) {
         refused(WIRE_SAVE, NULL, KVC_E_DENIED, "");
-        refused(WIRE_ABORT, NULL, KVC_E_DENIED, "");
     } else {
         for (size_t i = 0; i < sizeof(copying) / sizeof(copying[0]); i++)
             refused(copying[i], NULL, KVC_E_DENIED, "");
