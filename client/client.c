@@ -11,6 +11,7 @@
 #define DEFAULT_SOCKET     "/run/kvcached/kvcached.sock"
 #define DEFAULT_CONNECT_MS 1000u
 #define DEFAULT_LOOKUP_MS  100u
+#define DEFAULT_LOAD_MS    1000u
 #define DISPATCH_PACKETS   256u /* of one kvc_dispatch: a flood must not hold it */
 
 static bool is_forked(const kvc_client *client)
@@ -76,6 +77,21 @@ static void take_notice(kvc_client *client, const struct wire_packet *packet)
     }
 }
 
+/* A save that the daemon does not know any more has ended. Any other refusal leaves it running, and
+ * nobody would say when it ends. */
+static void take_refused_abort(kvc_client *client, uint64_t save, const struct wire_packet *packet)
+{
+    const kvc_outcome ended = {.status = KVC_E_UNKNOWN};
+    struct codec_error error;
+
+    if (!codec_get_error(packet, &error))
+        client_distrust(client, "Error", "malformed");
+    else if (error.status == KVC_E_UNKNOWN)
+        saves_end(&client->saves, save, &ended);
+    else if (SAVE_IS_UNNAMED(save))
+        rpc_break(&client->rpc, KVC_E_DISCONNECTED, error.field, "%s", error.detail);
+}
+
 /* What comes while another reply is awaited, or while none is. */
 static void client_take(void *ctx, const struct rpc_pending *request, struct wire_packet *packet)
 {
@@ -91,7 +107,7 @@ static void client_take(void *ctx, const struct rpc_pending *request, struct wir
         extents_take_reply(client, packet);
         break;
     case WIRE_LOAD:
-        if (packet->type != WIRE_ERROR)
+        if (packet->type != WIRE_ERROR && request->arg != LOAD_BY_DAEMON)
             load_take_late(client, packet);
         break;
     case WIRE_LOOKUP:
@@ -100,7 +116,9 @@ static void client_take(void *ctx, const struct rpc_pending *request, struct wir
             lookup_take_late(client, request->type, packet);
         break;
     case WIRE_ABORT:
-        if (packet->type != WIRE_ERROR && codec_get_abort_reply(&client->scratch, packet, &outcome))
+        if (packet->type == WIRE_ERROR)
+            take_refused_abort(client, request->arg, packet);
+        else if (codec_get_abort_reply(&client->scratch, packet, &outcome))
             take_outcome(client, request->arg, &outcome);
         break;
     default:
@@ -233,17 +251,28 @@ static kvc_status drain_all_old(kvc_client *client)
         }
     }
     client->n_old = kept;
+    /* Copies of the daemon may still run into memory that the caller takes for its own again. */
+    if (kept > 0 && lend_any(client))
+        return rpc_fail(&client->rpc, KVC_E_BUSY, "session", "copies of an earlier one still run");
     return KVC_OK;
 }
 
 static kvc_status announce_parts(kvc_client *client)
 {
-    uint32_t extents = 0;
+    uint32_t extents = 0, told;
     kvc_status status = KVC_OK;
 
-    for (uint32_t i = 0; i < KVC_PARTS_MAX && status == KVC_OK; i++)
-        if (client->parts[i].used)
-            status = part_announce(client, &client->parts[i], &extents);
+    for (uint32_t i = 0; i < KVC_PARTS_MAX && status == KVC_OK; i++) {
+        const struct part *part = &client->parts[i];
+
+        if (!part->used)
+            continue;
+        status = part_announce(client, &client->parts[i], &told);
+        if (status == KVC_OK && part->lent != NULL)
+            status = lend_announce(client, part);
+        else if (status == KVC_OK)
+            extents = told;
+    }
     if (status == KVC_OK && extents > 0)
         status = extents_pull(client, extents);
     return status;
@@ -280,6 +309,7 @@ static kvc_status configure(kvc_client *client, const kvc_options *options)
     client->role = given->role != 0 ? given->role : KVC_ROLE_WORKER;
     client->connect_ms = given->connect_ms != 0 ? given->connect_ms : DEFAULT_CONNECT_MS;
     client->lookup_ms = given->lookup_ms != 0 ? given->lookup_ms : DEFAULT_LOOKUP_MS;
+    client->load_ms = given->load_ms != 0 ? given->load_ms : DEFAULT_LOAD_MS;
     client->save_ms = given->save_ms != 0 ? given->save_ms : KVC_SAVE_REPLY_MS;
     if (client->socket == NULL || client->name == NULL)
         return KVC_E_NO_MEMORY;

@@ -22,6 +22,20 @@
 #include "client/rpc.h"
 #include "kernels/pack.h"
 
+/*
+ * Memory that is lent to the daemon, which copies a part's blocks itself: lend.c. Arrays live in
+ * the same allocation.
+ */
+struct lent {
+    uint64_t region; /* the daemon's number, of this session */
+    uint32_t n_pieces, n_slices, n_blocks;
+    int *fds;
+    uint64_t *bytes, *offsets; /* of the pieces, in their memfds */
+    uint64_t *devices, *inodes; /* of the memfds */
+    uint32_t *slice_pieces;
+    uint64_t *slice_offsets, *slice_strides; /* in the pieces */
+};
+
 /* A part as it was registered. Arrays live in one allocation. */
 struct part {
     bool used;
@@ -36,6 +50,7 @@ struct part {
     uint8_t family[CODEC_FAMILY_BYTES];
     uint32_t block_tokens, rule, window;
     char *name;
+    struct lent *lent; /* NULL: this library copies */
 };
 
 /* A save that somebody may wait for. */
@@ -69,7 +84,7 @@ struct kvc_client {
     pid_t pid; /* of the process that connected */
     char *socket, *name;
     kvc_role role;
-    uint32_t connect_ms, lookup_ms, save_ms;
+    uint32_t connect_ms, lookup_ms, save_ms, load_ms;
 
     struct old_session session; /* id 0: never connected */
     struct old_session old[OLD_SESSIONS_MAX];
@@ -121,10 +136,27 @@ kvc_status extents_pull(kvc_client *client, uint32_t granted);
 void extents_take_reply(kvc_client *client, struct wire_packet *packet);
 void extents_take_notice(kvc_client *client, const struct wire_packet *packet);
 
+/* Memory for copies by the daemon: lend.c. Checks, seals and populates it. */
+kvc_status lend_make(kvc_client *client, const kvc_part_desc *desc, struct lent **lent);
+kvc_status lend_announce(kvc_client *client, const struct part *part);
+kvc_status lend_drop(kvc_client *client, const struct part *part);
+bool lend_equal(const struct lent *a, const struct lent *b); /* NULL: none */
+void lend_free(struct lent *lent);
+bool lend_any(const kvc_client *client);
+
 /* Saves: save_wait.c. */
+/* Stands for a save whose number is not known, since its answer was not awaited. */
+#define SAVE_UNNAMED(seq)   (1ull << 63 | (seq))
+#define SAVE_IS_UNNAMED(id) ((id) >> 63 != 0)
 void saves_add(struct saves *saves, uint64_t id); /* open */
 void saves_end(struct saves *saves, uint64_t id, const kvc_outcome *outcome);
 void saves_end_all(struct saves *saves, kvc_status status);
+
+/* call::arg of a load that the daemon copies: its late reply wants nothing done. */
+#define LOAD_BY_DAEMON 1u
+/* Loads by the daemon and what has become of them: load_daemon.c. n <= keys_max. */
+kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const struct part *part,
+                          uint32_t at, uint32_t n, bool *mismatch);
 
 /* The late reply to a load that was given up: nothing will be read, which its word says. */
 void load_take_late(kvc_client *client, const struct wire_packet *packet);

@@ -133,6 +133,8 @@ bool codec_get_adopt_reply(struct codec_scratch *scratch, const struct wire_pack
 struct codec_load {
     uint64_t lease;
     uint32_t part, epoch, first, count;
+    uint64_t region;        /* 0: the worker copies */
+    const uint32_t *blocks; /* count, for the daemon */
 };
 kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *len);
 struct codec_load_reply {
@@ -142,6 +144,9 @@ struct codec_load_reply {
     const uint8_t *tiers, *checked;
     const uint64_t *offsets, *checksums;
     const uint32_t *generations;
+    uint32_t n_valid; /* this and what follows: of a load by the daemon, whose count is 0 */
+    const uint8_t *valid;
+    uint32_t status;
 };
 bool codec_get_load_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                           struct codec_load_reply *reply);
@@ -155,6 +160,8 @@ struct codec_save_entry {
     uint32_t part, epoch;
     const uint8_t *keys;
     uint32_t n_keys;
+    uint64_t region;        /* 0: the worker copies */
+    const uint32_t *blocks; /* n_keys, for the daemon */
 };
 kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_entries,
                           bool checksums, bool notify, uint8_t *body, size_t *len);
@@ -191,6 +198,22 @@ bool codec_get_abort_reply(struct codec_scratch *scratch, const struct wire_pack
                            struct codec_outcome *outcome);
 bool codec_get_save_done(struct codec_scratch *scratch, const struct wire_packet *packet,
                          struct codec_outcome *outcome);
+
+/* Memory for the daemon's copies: codec_region.c. */
+
+struct codec_region {
+    uint32_t part, blocks, pieces, n_slices;
+    const uint32_t *slice_pieces;
+    const uint64_t *slice_offsets, *slice_strides;
+};
+kvc_status codec_put_region_begin(const struct codec_region *region, uint8_t *body, size_t *len);
+/* n memfds, at most KVC_WIRE_FDS_MAX. */
+kvc_status codec_put_region_part(uint64_t region, const uint64_t *bytes, const uint64_t *offsets,
+                                 uint32_t n, uint8_t *body, size_t *len);
+/* Of REGION_END, REGION_DROP, SUSPEND and RESUME. */
+kvc_status codec_put_region(uint64_t region, uint8_t *body, size_t *len);
+bool codec_get_region_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                            uint64_t *region);
 
 /* Administration: codec_admin.c; see admin.h for the structs. */
 

@@ -12,6 +12,9 @@ kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *
     message.epoch = load->epoch;
     message.first = load->first;
     message.count = load->count;
+    message.region = load->region;
+    message.n_blocks = load->region != 0 ? load->count : 0;
+    message.blocks = (uint32_t *)load->blocks;
     return codec_pack_body(&message.base, body, len);
 }
 
@@ -36,6 +39,9 @@ bool codec_get_load_reply(struct codec_scratch *scratch, const struct wire_packe
     reply->offsets = message->offsets;
     reply->checksums = message->checksums;
     reply->generations = message->generations;
+    reply->n_valid = (uint32_t)message->valid.len;
+    reply->valid = message->valid.data;
+    reply->status = message->status;
     return true;
 }
 
@@ -61,6 +67,9 @@ kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_ent
         list[i].part = entries[i].part;
         list[i].epoch = entries[i].epoch;
         list[i].keys = codec_bytes(entries[i].keys, (size_t)entries[i].n_keys * KVC_KEY_BYTES);
+        list[i].region = entries[i].region;
+        list[i].n_blocks = entries[i].region != 0 ? entries[i].n_keys : 0;
+        list[i].blocks = (uint32_t *)entries[i].blocks;
         pointers[i] = &list[i];
     }
     message.n_entries = n_entries;

@@ -57,6 +57,7 @@ typedef struct kvc_options {
     uint32_t connect_ms; /* bound on connect, register, map and reconnect, each [1000] */
     uint32_t lookup_ms;  /* bound on a reply to lookup, load, release, adopt, extend [100] */
     uint32_t save_ms;    /* bound on a reply to save [KVC_SAVE_REPLY_MS] */
+    uint32_t load_ms;    /* bound on a load that the daemon copies [1000] */
 } kvc_options;
 
 /* Connects and says hello. *client is the caller's, until kvc_close. */
@@ -121,6 +122,31 @@ typedef struct kvc_slice {
     uint8_t dtype; /* any numbering that engines sharing the cache agree on; 0 in all: not given */
 } kvc_slice;
 
+/*
+ * Who copies a part's blocks. By default this library does, in the worker, and the worker's memory
+ * is nobody else's business. The daemon can do it for workers that cannot: it maps their memory,
+ * and its copies run beside the worker:
+ *
+ *  - kvc_save only asks. The source blocks must not be overwritten before kvc_wait or kvc_cancel
+ *    says that the save has ended; `save` must be given.
+ *  - kvc_load waits for the daemon, at most load_ms. See there for what must not be reused when it
+ *    fails.
+ *  - kvc_suspend waits until the daemon has left the memory alone.
+ */
+typedef enum kvc_copy { KVC_COPY_WORKER = 0, KVC_COPY_DAEMON = 1 } kvc_copy;
+
+/*
+ * Memory that the daemon may map: `bytes` of a memfd from `offset` on, which this process has mapped
+ * at base. All multiples of the page size, but for bytes. The library duplicates the descriptor,
+ * seals the memfd against shrinking, and gives it all of its pages, so that they are the worker's
+ * and not the daemon's. Not on hugetlbfs.
+ */
+typedef struct kvc_memory {
+    int fd;
+    void *base;
+    uint64_t bytes, offset;
+} kvc_memory;
+
 /* One KV cache group of one shard. Arrays are copied; the memory slices point to must stay while
  * the part is registered. */
 typedef struct kvc_part_desc {
@@ -134,6 +160,10 @@ typedef struct kvc_part_desc {
     uint32_t n_blocks;     /* block ids are 0 .. n_blocks - 1 */
     const uint8_t *family; /* 16 bytes that name the model, the same in all its parts on all ranks,
                               whose blocks are then evicted together; NULL: none */
+    kvc_copy copy;
+    const kvc_memory *memories; /* for KVC_COPY_DAEMON: every slice lies in one of them, and no two
+                                   slices or blocks share a byte */
+    uint32_t n_memories;
 } kvc_part_desc;
 
 typedef uint32_t kvc_part; /* valid until unregistered, across kvc_reconnect */
@@ -143,7 +173,10 @@ typedef uint32_t kvc_part; /* valid until unregistered, across kvc_reconnect */
  * and is what KVC_E_STALE asks for: the namespace has been flushed, and is used anew from here on.
  */
 KVC_API kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part *part);
-/* KVC_OK without a connection, too: the slices' memory is not used any more. */
+/*
+ * KVC_OK without a connection, too: the slices' memory is not used any more. That the daemon has
+ * unmapped it is sure only with a connection.
+ */
 KVC_API kvc_status kvc_unregister(kvc_client *client, kvc_part part);
 
 /* Leases. */
@@ -193,6 +226,13 @@ typedef struct kvc_load_args {
  * KVC_OK: all are valid. KVC_E_CHECKSUM: some did not match; valid[] (set on this too) says which
  * are good, the others' contents are undefined and the daemon has been told. More than KVC_KEYS_MAX
  * blocks are split. On any other error no destination block that valid[] does not mark may be used.
+ *
+ * Of a part that the daemon copies: KVC_E_DEADLINE says that the bytes did not come within load_ms,
+ * that the load was cancelled and that nothing writes to the destinations any more. KVC_E_BUSY (the
+ * daemon did not even answer to that) and KVC_E_DISCONNECTED or KVC_E_PROTOCOL (it may not know yet)
+ * leave a copy that may still run: destinations must not be reused before kvc_suspend, or after a
+ * lost session kvc_reconnect, has returned KVC_OK, or the daemon's process is gone. stream and
+ * no_verify mean nothing there.
  */
 KVC_API kvc_status kvc_load(kvc_client *client, const kvc_load_args *args);
 
@@ -226,6 +266,11 @@ typedef struct kvc_save_args {
  * on the stream; on the host device, when it returns. *save, if not NULL, names the save for
  * kvc_wait and kvc_cancel; it is 0 when there was nothing to copy. Total keys over KVC_KEYS_MAX:
  * KVC_E_LIMIT, the caller splits at a prefix.
+ *
+ * Of parts that the daemon copies (all of them, or none): save must not be NULL, KVC_KEY_SAVED means
+ * that a copy was started, and the source blocks must stay as they are until the save has ended.
+ * *save is set on KVC_E_DEADLINE too, if it is not 0: the save was cancelled, but a copy of it may
+ * run, and kvc_wait tells when it does not.
  */
 KVC_API kvc_status kvc_save(kvc_client *client, const kvc_save_args *args, uint64_t *save);
 
@@ -238,7 +283,7 @@ typedef struct kvc_outcome {
  * Waits until the save has ended, at most ms (0: only looks); KVC_E_DEADLINE if it has not. KVC_OK
  * says that it has and outcome->status how, KVC_E_DISCONNECTED if its session broke before that was
  * known. A save can be waited for once; KVC_E_UNKNOWN afterwards. A client keeps the outcome of its
- * last thousand saves.
+ * last thousand saves. When it has ended the source blocks of a save by the daemon are free.
  */
 KVC_API kvc_status kvc_wait(kvc_client *client, uint64_t save, uint32_t ms, kvc_outcome *outcome);
 /* Ends a save: what is published stays, the rest is dropped. Answers when its copies have ended. */
@@ -270,6 +315,15 @@ KVC_API kvc_status kvc_pin(kvc_client *client, kvc_part part, const uint8_t *key
                            uint32_t seconds, uint32_t *pinned);
 KVC_API kvc_status kvc_unpin(kvc_client *client, kvc_part part, const uint8_t *keys,
                              uint32_t n_keys, uint32_t *unpinned);
+
+/*
+ * For parts that the daemon copies: waits, at most ms, until nothing of the daemon reads or writes
+ * the part's memory, and keeps it so: saves and loads are refused with KVC_E_BUSY until kvc_resume.
+ * For engines that give their KV memory up for a while, or do not know what still runs. Other parts:
+ * KVC_OK, nothing of them runs outside calls. KVC_E_DEADLINE: something does run; ask again.
+ */
+KVC_API kvc_status kvc_suspend(kvc_client *client, kvc_part part, uint32_t ms);
+KVC_API kvc_status kvc_resume(kvc_client *client, kvc_part part);
 
 #ifdef __cplusplus
 }

@@ -67,8 +67,11 @@ static kvc_status check_args(kvc_client *client, const kvc_load_args *args, stru
 
 static kvc_status ask(kvc_client *client, struct piece *piece)
 {
-    const struct codec_load request = {piece->lease, piece->part->id, piece->part->epoch,
-                                       piece->first, piece->count};
+    const struct codec_load request = {.lease = piece->lease,
+                                       .part = piece->part->id,
+                                       .epoch = piece->part->epoch,
+                                       .first = piece->first,
+                                       .count = piece->count};
     struct call call = {.type = WIRE_LOAD};
     struct wire_packet packet;
     kvc_status status;
@@ -194,7 +197,8 @@ kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
             .stream = args->stream,
         };
 
-        status = load_piece(client, &piece, &mismatch);
+        status = part->lent != NULL ? load_by_daemon(client, args, part, at, piece.count, &mismatch)
+                                    : load_piece(client, &piece, &mismatch);
         at += piece.count;
     }
     if (status == KVC_OK && mismatch)

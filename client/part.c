@@ -13,6 +13,7 @@ struct part *part_of(kvc_client *client, kvc_part handle)
 
 static void part_free(struct part *part)
 {
+    lend_free(part->lent);
     free(part->slices);
     *part = (struct part){0};
 }
@@ -58,6 +59,8 @@ static kvc_status check_desc(kvc_client *client, const kvc_part_desc *desc)
     if (desc->n_slices > KVC_SLICES_MAX)
         return rpc_fail(&client->rpc, KVC_E_LIMIT, "slices", "%u, at most %u", desc->n_slices,
                         KVC_SLICES_MAX);
+    if ((unsigned)desc->copy > KVC_COPY_DAEMON)
+        return rpc_fail(&client->rpc, KVC_E_INVALID, "copy", "no such way");
     if (desc->block_tokens == 0 || desc->block_tokens > KVC_BLOCK_TOKENS_MAX)
         return rpc_fail(&client->rpc, KVC_E_INVALID, "block_tokens", "%u, must be 1 to %u",
                         desc->block_tokens, KVC_BLOCK_TOKENS_MAX);
@@ -122,7 +125,11 @@ static kvc_status part_make(kvc_client *client, const kvc_part_desc *desc, struc
                         status == KVC_E_LIMIT ? "more bytes than a block may have"
                                               : "a slice of no bytes");
     }
-    return KVC_OK;
+    if (desc->copy == KVC_COPY_DAEMON)
+        status = lend_make(client, desc, &part->lent);
+    if (status != KVC_OK)
+        part_free(part);
+    return status;
 }
 
 static bool same_layout(const struct part *a, const struct part *b)
@@ -147,7 +154,7 @@ static bool part_equal(const struct part *a, const struct part *b)
 {
     return a->used && b->used && same_layout(a, b) && same_memory(a, b) && a->rule == b->rule &&
            a->window == b->window && a->has_family == b->has_family &&
-           memcmp(a->family, b->family, CODEC_FAMILY_BYTES) == 0 &&
+           lend_equal(a->lent, b->lent) && memcmp(a->family, b->family, CODEC_FAMILY_BYTES) == 0 &&
            memcmp(a->namespace_digest, b->namespace_digest, KVC_NAMESPACE_BYTES) == 0;
 }
 
@@ -233,7 +240,9 @@ kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part 
         status = rpc_fail(&client->rpc, KVC_E_LIMIT, "part", "%u are registered", KVC_PARTS_MAX);
     if (status == KVC_OK)
         status = part_announce(client, &made, &extents);
-    if (status == KVC_OK && role_copies(client->role))
+    if (status == KVC_OK && made.lent != NULL)
+        status = lend_announce(client, &made);
+    else if (status == KVC_OK && role_copies(client->role))
         status = extents_pull(client, extents);
     if (status != KVC_OK) {
         part_free(&made);
@@ -267,6 +276,11 @@ kvc_status kvc_unregister(kvc_client *client, kvc_part handle)
     part = part_of(client, handle);
     if (part == NULL)
         return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "%u", handle);
+    if (status == KVC_OK && part->lent != NULL) {
+        status = lend_drop(client, part);
+        if (status != KVC_OK && client->rpc.broken == KVC_OK)
+            return status;
+    }
     /* Without a connection nothing is copied, and kvc_reconnect must not register it again. */
     if (status == KVC_OK && !is_shared(client, part)) {
         status = codec_put_unregister(part->id, client->rpc.body, &call.len);

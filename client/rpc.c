@@ -121,8 +121,8 @@ kvc_status rpc_open(struct rpc *rpc, const char *path, uint64_t deadline_us)
 }
 
 /* False when the connection's other end is gone, which rpc_pump finds out in its turn. */
-static bool transmit(struct rpc *rpc, uint16_t type, uint32_t seq, const void *body, size_t len,
-                     bool *clock_only)
+static bool transmit_fds(struct rpc *rpc, uint16_t type, uint32_t seq, const void *body, size_t len,
+                         const int *fds, uint32_t n_fds, bool *clock_only)
 {
     struct wire_packet packet;
     enum wire_result result;
@@ -131,11 +131,19 @@ static bool transmit(struct rpc *rpc, uint16_t type, uint32_t seq, const void *b
     packet.seq = seq;
     packet.body = body;
     packet.body_len = (uint32_t)len;
-    packet.n_fds = 0;
+    packet.n_fds = n_fds;
+    if (n_fds > 0)
+        memcpy(packet.fds, fds, n_fds * sizeof(*fds));
     result = wire_send(rpc->sock, &packet);
     *clock_only = result == WIRE_FAIL;
     /* The end is not an error yet: replies that came before it are still to be received. */
     return result == WIRE_OK || result == WIRE_EOF;
+}
+
+static bool transmit(struct rpc *rpc, uint16_t type, uint32_t seq, const void *body, size_t len,
+                     bool *clock_only)
+{
+    return transmit_fds(rpc, type, seq, body, len, NULL, 0, clock_only);
 }
 
 static void flush(struct rpc *rpc, bool *clock_only)
@@ -373,6 +381,30 @@ static kvc_status wait_reply(struct rpc *rpc, uint64_t deadline_us)
     return status == KVC_OK ? KVC_E_DEADLINE : status;
 }
 
+/* Waits for the reply to a request that was sent. KVC_E_DEADLINE says nothing yet. */
+static kvc_status await(struct rpc *rpc, uint32_t number, uint16_t type, uint64_t deadline_us,
+                        struct wire_packet *reply)
+{
+    kvc_status status;
+
+    rpc->awaited = number;
+    rpc->answered = false;
+    status = wait_reply(rpc, deadline_us);
+    rpc->awaited = 0;
+    if (status != KVC_OK)
+        return status;
+    if (rpc->reply.type == WIRE_ERROR) {
+        status = refusal(rpc, &rpc->reply);
+    } else if (!is_reply_to(&rpc->reply, type)) {
+        status = rpc_break(rpc, KVC_E_PROTOCOL, "type", "0x%x answers 0x%x", rpc->reply.type, type);
+    } else {
+        *reply = rpc->reply;
+        return KVC_OK;
+    }
+    wire_close_fds(&rpc->reply);
+    return status;
+}
+
 kvc_status rpc_call(struct rpc *rpc, uint16_t type, const void *body, size_t len, uint64_t arg,
                     uint64_t deadline_us, struct wire_packet *reply, uint32_t *seq)
 {
@@ -385,11 +417,8 @@ kvc_status rpc_call(struct rpc *rpc, uint16_t type, const void *body, size_t len
     status = enqueue(rpc, type, number, body, len);
     if (status != KVC_OK)
         return status;
-    rpc->awaited = number;
-    rpc->answered = false;
-    status = wait_reply(rpc, deadline_us);
-    rpc->awaited = 0;
-    if (status == KVC_E_DEADLINE) {
+    status = await(rpc, number, type, deadline_us, reply);
+    if (status == KVC_E_DEADLINE && !rpc->answered) {
         bool unsent = unsend(rpc, number);
 
         if (!unsent)
@@ -398,16 +427,35 @@ kvc_status rpc_call(struct rpc *rpc, uint16_t type, const void *body, size_t len
             *seq = unsent ? 0 : number;
         return rpc_fail(rpc, status, NULL, "the daemon did not answer in time");
     }
-    if (status != KVC_OK)
-        return status;
-    if (rpc->reply.type == WIRE_ERROR) {
-        status = refusal(rpc, &rpc->reply);
-    } else if (!is_reply_to(&rpc->reply, type)) {
-        status = rpc_break(rpc, KVC_E_PROTOCOL, "type", "0x%x answers 0x%x", rpc->reply.type, type);
-    } else {
-        *reply = rpc->reply;
-        return KVC_OK;
+    return status;
+}
+
+kvc_status rpc_call_fds(struct rpc *rpc, uint16_t type, const void *body, size_t len,
+                        const int *fds, uint32_t n_fds, uint64_t deadline_us,
+                        struct wire_packet *reply)
+{
+    kvc_status status = check_pending(rpc);
+    const uint32_t number = next_seq(rpc);
+    bool clock_only;
+    uint64_t now;
+
+    while (status == KVC_OK) {
+        flush(rpc, &clock_only);
+        if (rpc->out == NULL && transmit_fds(rpc, type, number, body, len, fds, n_fds, &clock_only))
+            break;
+        now = rpc_now_us();
+        if (now >= deadline_us)
+            return rpc_fail(rpc, KVC_E_DEADLINE, NULL, "the daemon takes no request");
+        /* Descriptors do not wait in a queue of ours: they would have to be kept open there. */
+        status = rpc_pump(rpc, now + RETRY_US < deadline_us ? now + RETRY_US : deadline_us);
+        if (status == KVC_E_DEADLINE)
+            status = KVC_OK;
     }
-    wire_close_fds(&rpc->reply);
+    if (status == KVC_OK)
+        status = await(rpc, number, type, deadline_us, reply);
+    if (status == KVC_E_DEADLINE && !rpc->answered) {
+        remember(rpc, number, type, 0, false);
+        return rpc_fail(rpc, status, NULL, "the daemon did not answer in time");
+    }
     return status;
 }

@@ -79,6 +79,14 @@ void rpc_close(struct rpc *rpc, kvc_status broken);
 kvc_status rpc_call(struct rpc *rpc, uint16_t type, const void *body, size_t len, uint64_t arg,
                     uint64_t deadline_us, struct wire_packet *reply, uint32_t *seq);
 
+/*
+ * The same with descriptors, which stay the caller's. On KVC_E_DEADLINE it is not known whether the
+ * request was sent.
+ */
+kvc_status rpc_call_fds(struct rpc *rpc, uint16_t type, const void *body, size_t len,
+                        const int *fds, uint32_t n_fds, uint64_t deadline_us,
+                        struct wire_packet *reply);
+
 /* Sends a request whose reply goes to take. */
 kvc_status rpc_post(struct rpc *rpc, uint16_t type, const void *body, size_t len, uint64_t arg);
 /* Sends one whose reply, if there is any, nobody wants. */

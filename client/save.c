@@ -8,6 +8,7 @@
 /* A save whose reply has come. reply points into the client's scratch. */
 struct saving {
     const kvc_save_args *args;
+    bool by_daemon; /* all of its parts */
     struct part *parts[KVC_ENTRIES_MAX];
     struct codec_save_reply reply;
 };
@@ -62,11 +63,40 @@ static kvc_status check_args(kvc_client *client, struct saving *saving, uint32_t
         status = check_entry(client, &args->entries[i], i, &saving->parts[i]);
         total += args->entries[i].n_keys;
     }
+    for (uint32_t i = 0; i < args->n_entries && status == KVC_OK; i++) {
+        saving->by_daemon = saving->parts[0]->lent != NULL;
+        if ((saving->parts[i]->lent != NULL) != saving->by_daemon)
+            status =
+                refuse_entry(client, KVC_E_INVALID, i, "part", "not copied as the first one is");
+    }
     if (status == KVC_OK && total > client->keys_max)
         return rpc_fail(&client->rpc, KVC_E_LIMIT, "keys", "%llu, at most %u",
                         (unsigned long long)total, client->keys_max);
     *n_keys = (uint32_t)total;
     return status;
+}
+
+/*
+ * The same for a save by the daemon, of which a copy may run. A session that cannot be told must
+ * end: what the daemon copies for it is then not published.
+ */
+static void abort_unnamed(kvc_client *client, uint32_t seq, uint64_t *save)
+{
+    const struct codec_abort abort = {.request = seq};
+    size_t len = 0;
+    kvc_status status;
+
+    if (seq == 0)
+        return;
+    status = codec_put_abort(&abort, client->rpc.body, &len);
+    if (status == KVC_OK)
+        status = rpc_post(&client->rpc, WIRE_ABORT, client->rpc.body, len, SAVE_UNNAMED(seq));
+    if (status != KVC_OK) {
+        rpc_break(&client->rpc, KVC_E_DISCONNECTED, NULL, "a late save cannot be given up");
+        return;
+    }
+    saves_add(&client->saves, SAVE_UNNAMED(seq));
+    *save = SAVE_UNNAMED(seq);
 }
 
 /* The save whose answer was not awaited: nothing of it was enqueued, nor will be. */
@@ -79,7 +109,7 @@ static void abort_request(kvc_client *client, uint32_t seq)
         (void)rpc_tell(&client->rpc, WIRE_ABORT, client->rpc.body, len);
 }
 
-static kvc_status ask(kvc_client *client, struct saving *saving, bool notify)
+static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
 {
     const kvc_save_args *args = saving->args;
     struct codec_save_entry entries[KVC_ENTRIES_MAX];
@@ -88,12 +118,20 @@ static kvc_status ask(kvc_client *client, struct saving *saving, bool notify)
     kvc_status status;
 
     for (uint32_t i = 0; i < args->n_entries; i++)
-        entries[i] = (struct codec_save_entry){saving->parts[i]->id, saving->parts[i]->epoch,
-                                               args->entries[i].keys, args->entries[i].n_keys};
-    status = codec_put_save(entries, args->n_entries, !args->no_checksums, notify, client->rpc.body,
-                            &call.len);
+        entries[i] = (struct codec_save_entry){
+            .part = saving->parts[i]->id,
+            .epoch = saving->parts[i]->epoch,
+            .keys = args->entries[i].keys,
+            .n_keys = args->entries[i].n_keys,
+            .region = saving->by_daemon ? saving->parts[i]->lent->region : 0,
+            .blocks = args->entries[i].blocks,
+        };
+    status = codec_put_save(entries, args->n_entries, !args->no_checksums, save != NULL,
+                            client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->save_ms, &packet);
-    if (status == KVC_E_DEADLINE)
+    if (status == KVC_E_DEADLINE && saving->by_daemon)
+        abort_unnamed(client, call.seq, save);
+    else if (status == KVC_E_DEADLINE)
         abort_request(client, call.seq);
     if (status != KVC_OK)
         return status;
@@ -115,8 +153,10 @@ static const char *judge_entry(const kvc_client *client, const struct saving *sa
             return "no such state";
         assigned += reply->states[k] == KVC_KEY_SAVED;
     }
-    if (assigned != reply->n_assigned)
+    if (reply->n_assigned != (saving->by_daemon ? 0 : assigned))
         return "another number of locations";
+    if (saving->by_daemon)
+        return NULL;
     for (uint32_t k = 0; k < assigned; k++)
         if (map_at(&client->map, reply->tiers[k], reply->offsets[k],
                    saving->parts[i]->layout.slot_bytes) == NULL)
@@ -144,7 +184,7 @@ static const char *judge_chunks(const kvc_client *client, const struct codec_sav
 static kvc_status check_reply(kvc_client *client, const struct saving *saving)
 {
     uint64_t assigned = 0;
-    const char *wrong;
+    const char *wrong = NULL;
 
     if (saving->reply.n_entries != saving->args->n_entries)
         return client_distrust(client, "SaveReply.entries", "another number of them");
@@ -154,7 +194,10 @@ static kvc_status check_reply(kvc_client *client, const struct saving *saving)
             return client_distrust(client, "SaveReply.entries", wrong);
         assigned += saving->reply.entries[i].n_assigned;
     }
-    wrong = judge_chunks(client, &saving->reply, assigned);
+    if (!saving->by_daemon)
+        wrong = judge_chunks(client, &saving->reply, assigned);
+    else if (saving->reply.n_chunks > 0)
+        wrong = "chunks of a save that the daemon copies";
     return wrong != NULL ? client_distrust(client, "SaveReply.chunks", wrong) : KVC_OK;
 }
 
@@ -275,22 +318,26 @@ kvc_status kvc_save(kvc_client *client, const kvc_save_args *args, uint64_t *sav
         return status;
     if (client->stopping)
         return rpc_fail(&client->rpc, KVC_E_STOPPING, NULL, "the daemon is shutting down");
+    if (saving.by_daemon && save == NULL)
+        return rpc_fail(&client->rpc, KVC_E_INVALID, "save", "NULL, and the daemon copies");
+    if (saving.by_daemon)
+        *save = 0;
     if (n_keys > 0) {
-        status = ask(client, &saving, save != NULL);
+        status = ask(client, &saving, save);
         if (status == KVC_OK)
             status = check_reply(client, &saving);
-        if (status == KVC_OK)
+        if (status == KVC_OK && !saving.by_daemon)
             status = copy_all(client, &saving);
     }
     if (status != KVC_OK)
         return status;
     tell_states(&saving);
-    if (saving.reply.n_chunks > 0) {
+    if (saving.reply.n_chunks > 0)
         rpc_hint(&client->rpc, WIRE_NUDGE);
-        if (save != NULL)
-            saves_add(&client->saves, saving.reply.save);
-    }
-    if (save != NULL)
-        *save = saving.reply.n_chunks > 0 ? saving.reply.save : 0;
+    if (save == NULL)
+        return KVC_OK;
+    *save = saving.by_daemon || saving.reply.n_chunks > 0 ? saving.reply.save : 0;
+    if (*save != 0)
+        saves_add(&client->saves, *save);
     return KVC_OK;
 }

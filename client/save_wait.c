@@ -115,6 +115,8 @@ kvc_status kvc_cancel(kvc_client *client, uint64_t save, uint32_t ms, kvc_outcom
 
     if (status != KVC_OK)
         return status;
+    if (SAVE_IS_UNNAMED(save)) /* its cancellation is under way */
+        return kvc_wait(client, save, ms, outcome);
     if (!find(&client->saves, save)->ended) {
         status = codec_put_abort(&abort, client->rpc.body, &call.len);
         status = client_call(client, &call, status, ms, &packet);
