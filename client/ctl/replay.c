@@ -30,6 +30,7 @@ struct replay {
     uint64_t limit, kill_every; /* requests; milliseconds between kills, 0: none */
     uint32_t workers, slices, slice_bytes;
     bool private, verify, skip_bad;
+    kvc_copy copy;
 
     struct trace trace;
     struct private_daemon daemon;
@@ -66,7 +67,7 @@ static void usage(FILE *to)
           "  --limit N            requests to replay [all]\n"
           "  --slices N           slices of a block [8]\n"
           "  --slice-bytes N      bytes of a slice [2048]\n"
-          "  --copy worker        who copies [worker]\n"
+          "  --copy WHO           who copies: worker or daemon [worker]\n"
           "  --verify             compare every loaded byte\n"
           "  --skip-bad           count bad lines and go on\n"
           "  --kill-every MS      kill a worker this often, and start another in its place\n"
@@ -181,8 +182,9 @@ static int parse(struct replay *replay, int argc, char **argv)
             replay->slice_bytes = (uint32_t)number;
             break;
         case OPT_COPY:
-            if (strcmp(optarg, "worker") != 0)
-                return ctl_usage(replay->ctl, "--copy takes worker", optarg);
+            if (strcmp(optarg, "worker") != 0 && strcmp(optarg, "daemon") != 0)
+                return ctl_usage(replay->ctl, "--copy takes worker or daemon", optarg);
+            replay->copy = strcmp(optarg, "daemon") == 0 ? KVC_COPY_DAEMON : KVC_COPY_WORKER;
             break;
         case OPT_KILL:
             if (!parse_number(optarg, 1, UINT32_MAX, &replay->kill_every))
@@ -216,6 +218,7 @@ static bool start_worker(struct replay *replay, uint32_t index)
                                          .slices = replay->slices,
                                          .slice_bytes = replay->slice_bytes,
                                          .verify = replay->verify,
+                                         .copy = replay->copy,
                                          .seed = replay->seed};
         _exit(worker_run(&options));
     }

@@ -15,7 +15,8 @@
 #define START_TRIES 5000
 
 #define BLOCK_TOKENS 512
-#define SAVE_MS      1000 /* a replay would rather wait than lose a save */
+#define SAVE_MS      1000  /* a replay would rather wait than lose a save */
+#define ENDED_MS     60000 /* a copy by the daemon that has not ended by then never will */
 
 struct worker {
     const struct worker_options *options;
@@ -30,6 +31,12 @@ struct worker {
     uint32_t *blocks; /* its block ids */
     uint8_t *states;  /* of its saved keys */
     uint8_t *valid;   /* of its loaded blocks */
+    int memfd;        /* the cache, if the daemon copies; else -1 */
+    /* Saves of this request and of the one before, whose blocks are not used again yet. */
+    struct saves {
+        uint64_t *ids;
+        uint32_t n;
+    } saves[2];
 };
 
 static double now_micros(void)
@@ -73,6 +80,7 @@ static kvc_status register_part(struct worker *worker)
         return KVC_E_NO_MEMORY;
     for (uint32_t s = 0; s < o->slices; s++)
         slices[s] = (kvc_slice){slice_at(worker, 0, s), o->slice_bytes, o->slice_bytes, 0};
+    kvc_memory memory = {worker->memfd, worker->cache, worker->n_blocks * worker->block_bytes, 0};
     char weights[32];
     snprintf(weights, sizeof(weights), "replay-%016llx", (unsigned long long)o->seed);
     kvc_namespace names = {.model = "replay", .weights = weights, .block_tokens = BLOCK_TOKENS};
@@ -80,11 +88,24 @@ static kvc_status register_part(struct worker *worker)
                           .block_tokens = BLOCK_TOKENS,
                           .slices = slices,
                           .n_slices = o->slices,
-                          .n_blocks = worker->n_blocks};
+                          .n_blocks = worker->n_blocks,
+                          .copy = o->copy,
+                          .memories = &memory,
+                          .n_memories = o->copy == KVC_COPY_DAEMON};
     kvc_namespace_digest(&names, desc.namespace_digest);
     kvc_status status = kvc_register(worker->client, &desc, &worker->part);
     free(slices);
     return status;
+}
+
+static void *map_cache(struct worker *worker, uint64_t bytes)
+{
+    if (worker->options->copy != KVC_COPY_DAEMON)
+        return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    worker->memfd = memfd_create("replay-cache", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (worker->memfd < 0 || ftruncate(worker->memfd, (off_t)bytes) < 0)
+        return MAP_FAILED;
+    return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, worker->memfd, 0);
 }
 
 static bool allocate(struct worker *worker)
@@ -94,14 +115,16 @@ static bool allocate(struct worker *worker)
         longest = 1;
     worker->n_blocks = 2 * longest;
     worker->block_bytes = (uint64_t)worker->options->slices * worker->options->slice_bytes;
-    worker->cache = mmap(NULL, worker->n_blocks * worker->block_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    worker->memfd = -1;
+    worker->cache = map_cache(worker, worker->n_blocks * worker->block_bytes);
     worker->keys = malloc((size_t)longest * KVC_KEY_BYTES);
     worker->blocks = malloc(longest * sizeof(*worker->blocks));
     worker->states = malloc(longest);
     worker->valid = malloc(longest);
-    return worker->cache != MAP_FAILED && worker->keys && worker->blocks && worker->states &&
-           worker->valid;
+    for (uint32_t i = 0; i < 2; i++)
+        worker->saves[i].ids = malloc((longest / KVC_KEYS_MAX + 1) * sizeof(uint64_t));
+    return worker->saves[0].ids && worker->saves[1].ids && worker->cache != MAP_FAILED &&
+           worker->keys && worker->blocks && worker->states && worker->valid;
 }
 
 static void name_blocks(struct worker *worker, const struct trace_request *request)
@@ -112,6 +135,28 @@ static void name_blocks(struct worker *worker, const struct trace_request *reque
         worker->blocks[i] = worker->next_block;
         worker->next_block = (worker->next_block + 1) % worker->n_blocks;
     }
+}
+
+/*
+ * Twice the longest request of blocks: those of the request before last are used again now, and the
+ * daemon must be done with them.
+ */
+static kvc_status wait_for_saves(struct worker *worker)
+{
+    struct saves oldest = worker->saves[1];
+    kvc_status status = KVC_OK;
+    for (uint32_t i = 0; i < oldest.n && status == KVC_OK; i++)
+        status = kvc_wait(worker->client, oldest.ids[i], ENDED_MS, NULL);
+    worker->saves[1] = worker->saves[0];
+    worker->saves[0] = (struct saves){oldest.ids, 0};
+    return status;
+}
+
+/* Whatever the daemon still copies from or to this worker's memory has ended when this returns. */
+static kvc_status settle(struct worker *worker)
+{
+    kvc_status status = kvc_suspend(worker->client, worker->part, ENDED_MS);
+    return status == KVC_OK ? kvc_resume(worker->client, worker->part) : status;
 }
 
 static void poison(struct worker *worker, uint32_t count)
@@ -169,6 +214,8 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
         atomic_fetch_add(&counts->bytes_loaded, lease.blocks * worker->block_bytes);
     } else if (!is_session_loss(status)) {
         atomic_fetch_add(&counts->refused_loads, 1);
+        if (worker->options->copy == KVC_COPY_DAEMON && status == KVC_E_BUSY)
+            status = settle(worker);
     }
     if (worker->options->verify)
         verify(worker, lease.blocks);
@@ -194,7 +241,11 @@ static kvc_status save_rest(struct worker *worker, uint32_t first, uint32_t n)
                                 .states = worker->states};
         kvc_save_args args = {.entries = &entry, .n_entries = 1};
         double start = now_micros();
-        kvc_status status = kvc_save(worker->client, &args, NULL);
+        uint64_t save = 0;
+        kvc_status status = kvc_save(worker->client, &args,
+                                     worker->options->copy == KVC_COPY_DAEMON ? &save : NULL);
+        if (save)
+            worker->saves[0].ids[worker->saves[0].n++] = save;
         if (status == KVC_E_DEADLINE) {
             atomic_fetch_add(&counts->late_saves, 1);
             continue;
@@ -215,12 +266,24 @@ static kvc_status save_rest(struct worker *worker, uint32_t first, uint32_t n)
     return KVC_OK;
 }
 
+/* Memory that the daemon does not let go of cannot be used any more: the worker ends. */
+static kvc_status fail_copy(struct worker *worker, kvc_status status)
+{
+    fail(worker, "a save by the daemon does not end", status);
+    atomic_store(&worker->options->tally->stop, 1);
+    return status;
+}
+
 static kvc_status replay_request(struct worker *worker, uint64_t index)
 {
     const struct trace_request *request = &worker->options->trace->requests[index];
+    kvc_status status = wait_for_saves(worker);
+    if (status != KVC_OK && !is_session_loss(status))
+        return fail_copy(worker, status);
     name_blocks(worker, request);
-    uint32_t loaded;
-    kvc_status status = load_prefix(worker, index + 1, request->n_ids, &loaded);
+    uint32_t loaded = 0;
+    if (status == KVC_OK)
+        status = load_prefix(worker, index + 1, request->n_ids, &loaded);
     if (status == KVC_OK)
         status = save_rest(worker, loaded, request->n_ids);
     atomic_fetch_add(&worker->counts->requests, 1);
@@ -242,7 +305,8 @@ int worker_run(const struct worker_options *options)
                            .role = KVC_ROLE_WORKER,
                            .connect_ms = 10000,
                            .lookup_ms = SAVE_MS,
-                           .save_ms = SAVE_MS};
+                           .save_ms = SAVE_MS,
+                           .load_ms = SAVE_MS};
     kvc_status status = kvc_connect(&connect, &worker.client);
     for (int i = 0; i < START_TRIES && is_session_loss(status); i++) {
         usleep(1000);
@@ -270,6 +334,10 @@ int worker_run(const struct worker_options *options)
     }
     kvc_close(worker.client);
     munmap(worker.cache, worker.n_blocks * worker.block_bytes);
+    if (worker.memfd >= 0)
+        close(worker.memfd);
+    free(worker.saves[0].ids);
+    free(worker.saves[1].ids);
     free(worker.keys);
     free(worker.blocks);
     free(worker.states);

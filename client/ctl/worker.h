@@ -10,6 +10,7 @@
 
 #include "client/ctl/tally.h"
 #include "client/ctl/trace.h"
+#include "client/kvcache.h"
 
 struct worker_options {
     const char *socket;
@@ -18,6 +19,7 @@ struct worker_options {
     uint32_t index;
     uint32_t slices, slice_bytes;
     bool verify;
+    kvc_copy copy;
     uint64_t seed; /* names the run: content of another run is another namespace */
 };
 
