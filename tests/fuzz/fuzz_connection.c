@@ -519,11 +519,26 @@ static void act_fault(struct play *p)
     fault_arm(site, how & 15, 1 + (how >> 4) % 4);
 }
 
+/* What an operator may ask for: flushes, pins, and their end. */
 static void act_flush(struct play *p)
 {
+    uint8_t keys[8 * KVC_KEY_BYTES];
+    uint32_t how = fuzz_u8(&p->in);
+    struct store_scope scope = {.part = 1 + how % 3, .keys = keys};
+    struct refusal why = {0};
     uint64_t blocks;
+    uint32_t count;
 
-    (void)store_flush(p->rig.store, 1 + fuzz_u8(&p->in) % 3, &blocks);
+    if (how & 64)
+        scope.n_keys = put_keys(p, keys, 8);
+    if (how & 128)
+        scope = (struct store_scope){.all = true};
+    if (how >> 2 & 3)
+        (void)store_flush(p->rig.store, &scope, &blocks, &why);
+    else if (how & 16)
+        (void)store_pin(p->rig.store, &scope, how & 32 ? 1 : 0, &count, &why);
+    else
+        (void)store_unpin(p->rig.store, &scope, &count, &why);
 }
 
 static void act_stop(struct play *p)
