@@ -77,6 +77,7 @@
 /* Objects of one session. */
 #define KVC_SESSION_LEASES_MAX 4096u
 #define KVC_SESSION_SAVES_MAX  256u
+#define KVC_SESSION_REFUSED_FDS_MAX 1024u /* descriptors with requests that were refused */
 
 /* Workers' own memory, for copies by the daemon. */
 #define KVC_SESSION_REGIONS_MAX 64u

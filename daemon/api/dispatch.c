@@ -92,6 +92,13 @@ static kvc_status handle(struct session *s, const struct route *route,
     return route->handle(s, request, why);
 }
 
+/* Descriptors cost the daemon much and a client that sends them in vain nothing. */
+static bool too_many_in_vain(struct session *s, uint32_t n_fds)
+{
+    s->refused_fds += n_fds;
+    return s->refused_fds > KVC_SESSION_REFUSED_FDS_MAX;
+}
+
 void session_packet(void *arg, struct wire_packet *packet)
 {
     struct session *s = arg;
@@ -101,6 +108,7 @@ void session_packet(void *arg, struct wire_packet *packet)
         .type = packet->type, .seq = packet->seq, .fds = packet->fds, .n_fds = packet->n_fds};
     struct refusal why = {0};
     kvc_status status;
+    const uint32_t n_fds = packet->n_fds;
 
     s->requests++;
     if (wrong == NULL && route->handle != NULL)
@@ -112,6 +120,10 @@ void session_packet(void *arg, struct wire_packet *packet)
     status = handle(s, route, &request, &why);
     if (status == KVC_OK)
         return;
+    if (too_many_in_vain(s, n_fds)) {
+        connection_malformed(s->connection, "too many descriptors with refused requests");
+        return;
+    }
     log_debug("api", "refused type=%s status=\"%s\" field=%s pid=%d", wire_type_name(packet->type),
               kvc_status_text(status), why.field, (int)process_pid(s->process));
     if (route->flags & NO_REPLY)

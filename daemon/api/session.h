@@ -56,6 +56,7 @@ struct session {
     char tenant[KVC_NAME_MAX + 1];
     uint64_t connected_us;
     uint64_t requests;
+    uint32_t refused_fds;
     struct list aborts; /* replies to ABORT that wait for save_done */
     struct list memories;       /* its own memory, for copies by the daemon */
     struct list transfers;      /* saves and loads that the daemon copies */

@@ -13,8 +13,9 @@
 #include "daemon/base/mem.h"
 #include "daemon/conn/outqueue.h"
 
-/* One client gives way to the others after this many packets. */
-#define PACKETS_PER_WAKE 16
+/* One client gives way to the others after this many packets, or fewer with descriptors. */
+#define PACKETS_PER_WAKE  16
+#define FDS_LIKE_A_PACKET 8
 /* How often a queue that does not empty by itself is looked at. */
 #define QUEUE_LOOK_MS  250
 #define QUEUE_RETRY_MS 5
@@ -210,31 +211,33 @@ void connection_send(struct connection *c, uint16_t type, uint32_t seq, const ui
     enqueue(c, &packet, result == OUTQUEUE_LATER);
 }
 
-/* Handles one packet; false when there is none now, or no more. */
-static bool receive(struct connection *c)
+/* Handles one packet; what it cost in packets, or 0 when there is none now, or no more. */
+static uint32_t receive(struct connection *c)
 {
     struct wire_packet packet = {0};
     const char *why = NULL;
+    uint32_t cost;
 
     switch (wire_recv(c->sock, c->hub->buffer, &packet, &why)) {
     case WIRE_OK:
+        cost = 1 + packet.n_fds / FDS_LIKE_A_PACKET;
         c->events->packet(c->arg, &packet);
         wire_close_fds(&packet);
-        return c->state == CONNECTION_OPEN;
+        return c->state == CONNECTION_OPEN ? cost : 0;
     case WIRE_AGAIN:
-        return false;
+        return 0;
     case WIRE_EOF:
         connection_end(c);
-        return false;
+        return 0;
     case WIRE_BAD:
         connection_malformed(c, why);
-        return false;
+        return 0;
     case WIRE_FAIL:
         log_warn("conn", "receive failed pid=%d uid=%u error=\"%m\"", (int)c->pid, c->uid);
         connection_end(c);
-        return false;
+        return 0;
     }
-    return false;
+    return 0;
 }
 
 /*
@@ -249,9 +252,13 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
         c->polled = 0;
     if ((events & UV_WRITABLE) || status < 0)
         flush(c);
-    for (int i = 0; i < PACKETS_PER_WAKE && c->state == CONNECTION_OPEN; i++)
-        if (c->out.bytes >= KVC_OUT_STOP_BYTES || !receive(c))
+    for (uint32_t spent = 0; spent < PACKETS_PER_WAKE && c->state == CONNECTION_OPEN;) {
+        uint32_t cost = c->out.bytes < KVC_OUT_STOP_BYTES ? receive(c) : 0;
+
+        if (cost == 0)
             break;
+        spent += cost;
+    }
     update_poll(c);
 }
 
@@ -266,7 +273,7 @@ void connection_finish(struct connection *c)
     if (c->state == CONNECTION_CLOSING || ioctl(c->sock, SIOCINQ, &waiting) < 0)
         waiting = 0;
     for (int got = 0; c->state == CONNECTION_OPEN && got < waiting; got += KVC_WIRE_HEADER_BYTES)
-        if (!receive(c))
+        if (receive(c) == 0)
             break;
     connection_end(c);
 }
