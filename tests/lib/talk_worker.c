@@ -35,9 +35,8 @@ static void say_hello(struct talk_worker *w, Kvcache__Role role)
     close(fds[0]);
 }
 
-static void register_part(struct talk_worker *w, uint8_t ns)
+static void register_part(struct talk_worker *w, uint8_t ns, uint32_t *slices, size_t n_slices)
 {
-    uint32_t slices[TALK_SLICES] = {TALK_SLICE_BYTES, TALK_SLICE_BYTES};
     Kvcache__Register message = KVCACHE__REGISTER__INIT;
     Kvcache__RegisterReply *reply;
     uint8_t digest[KVC_NAMESPACE_BYTES];
@@ -46,7 +45,7 @@ static void register_part(struct talk_worker *w, uint8_t ns)
     message.namespace_digest = (ProtobufCBinaryData){sizeof(digest), digest};
     message.block_tokens = 16;
     message.slice_bytes = slices;
-    message.n_slice_bytes = TALK_SLICES;
+    message.n_slice_bytes = n_slices;
     reply = talk_ask(w->sock, WIRE_REGISTER, &message.base, &kvcache__register_reply__descriptor);
     w->part = reply->part;
     w->epoch = reply->epoch;
@@ -82,10 +81,21 @@ static void map_extents(struct talk_worker *w)
 
 struct talk_worker talk_worker_unmapped(const char *socket, Kvcache__Role role, uint8_t ns)
 {
+    uint32_t slices[TALK_SLICES] = {TALK_SLICE_BYTES, TALK_SLICE_BYTES};
     struct talk_worker w = {.sock = talk_connect(socket)};
 
     say_hello(&w, role);
-    register_part(&w, ns);
+    register_part(&w, ns, slices, TALK_SLICES);
+    return w;
+}
+
+struct talk_worker talk_worker_with_slots(const char *socket, uint32_t slot_bytes)
+{
+    struct talk_worker w = {.sock = talk_connect(socket)};
+
+    say_hello(&w, KVCACHE__ROLE__ROLE_WORKER);
+    register_part(&w, 1, &slot_bytes, 1);
+    map_extents(&w);
     return w;
 }
 
@@ -104,7 +114,8 @@ void talk_worker_close(struct talk_worker *w)
         close(w->sock);
     if (w->page != NULL)
         munmap(w->page, PAGE_BYTES);
-    *w = (struct talk_worker){.sock = -1};
+    w->sock = -1;
+    w->page = NULL;
 }
 
 ProtobufCBinaryData talk_keys(uint32_t first, uint32_t n)
@@ -134,10 +145,14 @@ uint32_t talk_send_save(struct talk_worker *w, uint32_t first, uint32_t n, bool 
     return talk_send(w->sock, WIRE_SAVE, &message.base);
 }
 
+Kvcache__SaveReply *talk_save_reply(struct talk_worker *w, uint32_t seq)
+{
+    return talk_reply(w->sock, seq, WIRE_SAVE, &kvcache__save_reply__descriptor, NULL, NULL);
+}
+
 Kvcache__SaveReply *talk_save(struct talk_worker *w, uint32_t first, uint32_t n, bool notify)
 {
-    return talk_reply(w->sock, talk_send_save(w, first, n, notify), WIRE_SAVE,
-                      &kvcache__save_reply__descriptor, NULL, NULL);
+    return talk_save_reply(w, talk_send_save(w, first, n, notify));
 }
 
 void talk_write_word(struct talk_worker *w, uint32_t word, uint64_t number)
@@ -153,6 +168,30 @@ void talk_prove(struct talk_worker *w, const Kvcache__SaveReply *reply, size_t i
 {
     ck_assert_uint_lt(i, reply->n_chunk_words);
     talk_write_word(w, reply->chunk_words[i], reply->chunk_numbers[i]);
+}
+
+void talk_prove_all(struct talk_worker *w, const Kvcache__SaveReply *reply)
+{
+    for (size_t i = 0; i < reply->n_chunk_words; i++)
+        talk_prove(w, reply, i);
+}
+
+Kvcache__SaveDone *talk_save_done(struct talk_worker *w)
+{
+    static uint8_t in[KVC_WIRE_PACKET_MAX];
+    struct wire_packet packet;
+    const char *why = "";
+    enum wire_result result = WIRE_AGAIN;
+    Kvcache__SaveDone *done;
+
+    ck_assert_msg(
+        wait_until((result = wire_recv(w->sock, in, &packet, &why)) != WIRE_AGAIN, TALK_MS),
+        "no SAVE_DONE comes");
+    ck_assert_int_eq(result, WIRE_OK);
+    ck_assert_uint_eq(packet.type, WIRE_SAVE_DONE);
+    done = kvcache__save_done__unpack(NULL, packet.body_len, packet.body);
+    ck_assert_ptr_nonnull(done);
+    return done;
 }
 
 static uint32_t send_lookup(struct talk_worker *w, uint32_t first, uint32_t n, bool probe)
@@ -199,8 +238,7 @@ void talk_publish(struct talk_worker *w, uint32_t first, uint32_t n)
 {
     Kvcache__SaveReply *reply = talk_save(w, first, n, false);
 
-    for (size_t i = 0; i < reply->n_chunk_words; i++)
-        talk_prove(w, reply, i);
+    talk_prove_all(w, reply);
     talk_free(reply);
     wait_for(talk_probe(w, first, n) == n, TALK_MS);
 }

@@ -23,10 +23,13 @@ struct talk_worker {
 // extent (workers and readers).
 struct talk_worker talk_worker(const char *socket, Kvcache__Role role, uint8_t ns);
 
-// The same without a MAP.
+// A worker of its own part, whose slots are slot_bytes, one slice: for tests that count slots.
+struct talk_worker talk_worker_with_slots(const char *socket, uint32_t slot_bytes);
+
+// The first without a MAP.
 struct talk_worker talk_worker_unmapped(const char *socket, Kvcache__Role role, uint8_t ns);
 
-// Closes the socket, and the page too.
+// Closes the socket, and the page too. Session and secret stay, for who comes back.
 void talk_worker_close(struct talk_worker *w);
 
 // n keys, the first being key number `first`, for a keys field; good until the next call.
@@ -37,11 +40,16 @@ Kvcache__SaveReply *talk_save(struct talk_worker *w, uint32_t first, uint32_t n,
 
 // Sends the request and does not wait; its sequence number.
 uint32_t talk_send_save(struct talk_worker *w, uint32_t first, uint32_t n, bool notify);
+Kvcache__SaveReply *talk_save_reply(struct talk_worker *w, uint32_t seq);
 uint32_t talk_send_lookup(struct talk_worker *w, uint32_t first, uint32_t n);
 
 // Writes the number of chunk i of the reply into its word, as proof.
 void talk_prove(struct talk_worker *w, const Kvcache__SaveReply *reply, size_t i);
+void talk_prove_all(struct talk_worker *w, const Kvcache__SaveReply *reply);
 void talk_write_word(struct talk_worker *w, uint32_t word, uint64_t number);
+
+// Waits for the notice SAVE_DONE; talk_free() it.
+Kvcache__SaveDone *talk_save_done(struct talk_worker *w);
 
 // How many of n keys a lookup finds; leases nothing.
 uint32_t talk_probe(struct talk_worker *w, uint32_t first, uint32_t n);

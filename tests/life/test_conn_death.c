@@ -10,7 +10,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/proc.h"
-#include "tests/lib/talkworker.h"
+#include "tests/lib/talk_worker.h"
 #include "tests/lib/wait.h"
 
 #define PACKETS 40 // more than the daemon reads in one wake
@@ -19,7 +19,7 @@ static uint64_t refusals, sessions, quarantined, bad_packets;
 
 static void look(int sock)
 {
-    Kvcache__StatsReply *r = talk_ask(sock, WIRE_STATS, NULL, &kvcache__stats_reply__descriptor);
+    Kvcache__StatsReply *r = talk_stats(sock);
 
     refusals = r->refused_requests;
     sessions = r->sessions;
@@ -152,10 +152,10 @@ START_TEST(S14_killed_in_a_save)
     ck_assert_int_eq(pipe(ends), 0);
     pid = proc_fork();
     if (pid == 0) {
-        struct talkworker w;
+        struct talk_worker w;
 
-        talkworker_open(&w, daemon_socket(d), 64u << 10);
-        talk_free(talkworker_save(&w, 1, 100, false));
+        w = talk_worker_with_slots(daemon_socket(d), 64u << 10);
+        talk_free(talk_save(&w, 1, 100, false));
         (void)!write(ends[1], "s", 1);
         pause();
     }
@@ -182,10 +182,10 @@ START_TEST(S15_closed_in_a_save_then_ended)
     ck_assert_int_eq(pipe(ends), 0);
     pid = proc_fork();
     if (pid == 0) {
-        struct talkworker w;
+        struct talk_worker w;
 
-        talkworker_open(&w, daemon_socket(d), 64u << 10);
-        talk_free(talkworker_save(&w, 1, 7, false));
+        w = talk_worker_with_slots(daemon_socket(d), 64u << 10);
+        talk_free(talk_save(&w, 1, 7, false));
         close(w.sock);
         (void)!write(ends[1], "s", 1);
         pause();

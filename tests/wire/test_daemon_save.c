@@ -4,7 +4,7 @@
 
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
-#include "tests/lib/talkworker.h"
+#include "tests/lib/talk_worker.h"
 #include "tests/lib/wait.h"
 
 #define SLOT  (256u << 10)
@@ -16,13 +16,13 @@ static struct daemon *small_daemon(void)
 }
 
 // Publishes n keys from `first`.
-static void publish(struct talkworker *w, uint32_t first, uint32_t n)
+static void publish(struct talk_worker *w, uint32_t first, uint32_t n)
 {
-    Kvcache__SaveReply *reply = talkworker_save(w, first, n, true);
+    Kvcache__SaveReply *reply = talk_save(w, first, n, true);
     Kvcache__SaveDone *done;
 
-    talkworker_prove_save(w, reply);
-    done = talkworker_done(w);
+    talk_prove_all(w, reply);
+    done = talk_save_done(w);
     ck_assert_uint_eq(done->save, reply->save);
     ck_assert_uint_eq(done->status, KVC_OK);
     ck_assert_uint_eq(done->published, n);
@@ -40,12 +40,12 @@ static void count_states(const Kvcache__SaveReply *reply, uint32_t counts[4])
 START_TEST(test_saved_and_found)
 {
     struct daemon *d = daemon_start(NULL);
-    struct talkworker w;
+    struct talk_worker w;
     Kvcache__SaveReply *reply;
     uint32_t states[4];
 
-    talkworker_open(&w, daemon_socket(d), SLOT);
-    reply = talkworker_save(&w, 1, 5, false);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
+    reply = talk_save(&w, 1, 5, false);
     count_states(reply, states);
     ck_assert_uint_eq(states[KVCACHE__KEY_STATE__KEY_ASSIGNED], 5);
     ck_assert_uint_eq(reply->entries[0]->n_offsets, 5);
@@ -53,18 +53,18 @@ START_TEST(test_saved_and_found)
     ck_assert_uint_eq(reply->entries[0]->tiers.len, 5);
     ck_assert_uint_eq(reply->n_chunk_blocks, 1);
     ck_assert_uint_eq(reply->chunk_blocks[0], 5);
-    ck_assert_uint_eq(talkworker_hits(&w, 1, 5), 0);
-    talkworker_prove_save(&w, reply);
+    ck_assert_uint_eq(talk_probe(&w, 1, 5), 0);
+    talk_prove_all(&w, reply);
     // Nobody says anything: the daemon looks by itself.
-    wait_for(talkworker_hits(&w, 1, 5) == 5, 2000);
+    wait_for(talk_probe(&w, 1, 5) == 5, 2000);
     talk_free(reply);
 
-    reply = talkworker_save(&w, 1, 5, true);
+    reply = talk_save(&w, 1, 5, true);
     ck_assert_uint_eq(reply->save, 0);
     count_states(reply, states);
     ck_assert_uint_eq(states[KVCACHE__KEY_STATE__KEY_HIT], 5);
     talk_free(reply);
-    talkworker_close(&w);
+    talk_worker_close(&w);
     daemon_stop(d);
 }
 END_TEST
@@ -73,13 +73,13 @@ END_TEST
 START_TEST(test_done_comes_unasked)
 {
     struct daemon *d = daemon_start(NULL);
-    struct talkworker w;
+    struct talk_worker w;
 
-    talkworker_open(&w, daemon_socket(d), SLOT);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
     publish(&w, 1, 3);
     publish(&w, 10, 3);
-    ck_assert_uint_eq(talkworker_hits(&w, 1, 3), 3);
-    talkworker_close(&w);
+    ck_assert_uint_eq(talk_probe(&w, 1, 3), 3);
+    talk_worker_close(&w);
     daemon_stop(d);
 }
 END_TEST
@@ -87,21 +87,21 @@ END_TEST
 START_TEST(S5_empty_saves_do_nothing)
 {
     struct daemon *d = daemon_start(NULL);
-    struct talkworker w;
+    struct talk_worker w;
     Kvcache__Save m = KVCACHE__SAVE__INIT;
     Kvcache__SaveReply *reply;
 
-    talkworker_open(&w, daemon_socket(d), SLOT);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
     reply = talk_ask(w.sock, WIRE_SAVE, &m.base, &kvcache__save_reply__descriptor);
     ck_assert_uint_eq(reply->save, 0);
     ck_assert_uint_eq(reply->n_entries, 0);
     talk_free(reply);
-    reply = talkworker_save(&w, 0, 0, true);
+    reply = talk_save(&w, 0, 0, true);
     ck_assert_uint_eq(reply->save, 0);
     ck_assert_uint_eq(reply->n_entries, 1);
     talk_free(reply);
-    ck_assert_uint_eq(talkworker_hits(&w, 0, 0), 0);
-    talkworker_close(&w);
+    ck_assert_uint_eq(talk_probe(&w, 0, 0), 0);
+    talk_worker_close(&w);
     daemon_stop(d);
 }
 END_TEST
@@ -111,14 +111,14 @@ END_TEST
 START_TEST(test_waits_for_room_and_gives_up)
 {
     struct daemon *d = small_daemon();
-    struct talkworker w;
+    struct talk_worker w;
     Kvcache__SaveReply *reply;
     uint32_t states[4];
 
-    talkworker_open(&w, daemon_socket(d), SLOT);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
     daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
     publish(&w, 1, SLOTS);
-    reply = talkworker_save(&w, 100, 2, true);
+    reply = talk_save(&w, 100, 2, true);
     count_states(reply, states);
     ck_assert_uint_eq(states[KVCACHE__KEY_STATE__KEY_SKIPPED], 2);
     ck_assert_uint_eq(reply->save, 0);
@@ -126,19 +126,19 @@ START_TEST(test_waits_for_room_and_gives_up)
     daemon_fault_off(d, "mover.late");
     // A later one finds the room that was made meanwhile.
     wait_for(({
-                 reply = talkworker_save(&w, 100, 2, false);
+                 reply = talk_save(&w, 100, 2, false);
                  count_states(reply, states);
-                 talkworker_prove_save(&w, reply);
+                 talk_prove_all(&w, reply);
                  talk_free(reply);
                  states[KVCACHE__KEY_STATE__KEY_SKIPPED] == 0;
              }),
              5000);
-    talkworker_close(&w);
+    talk_worker_close(&w);
     daemon_stop(d);
 }
 END_TEST
 
-static Kvcache__AbortReply *reply_of_abort(struct talkworker *w, uint32_t seq)
+static Kvcache__AbortReply *reply_of_abort(struct talk_worker *w, uint32_t seq)
 {
     return talk_reply(w->sock, seq, WIRE_ABORT, &kvcache__abort_reply__descriptor, NULL, NULL);
 }
@@ -147,23 +147,23 @@ static Kvcache__AbortReply *reply_of_abort(struct talkworker *w, uint32_t seq)
 START_TEST(test_abort_of_a_waiting_save)
 {
     struct daemon *d = small_daemon();
-    struct talkworker w;
+    struct talk_worker w;
     Kvcache__Abort m = KVCACHE__ABORT__INIT;
     Kvcache__SaveReply *saved;
     Kvcache__AbortReply *aborted;
     uint32_t seq, abort_seq;
 
-    talkworker_open(&w, daemon_socket(d), SLOT);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
     daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
     publish(&w, 1, SLOTS);
     // Both packets are there when the daemon wakes, so that it has no time to give up in between.
     daemon_freeze(d);
-    seq = talkworker_send_save(&w, 100, 2, true);
+    seq = talk_send_save(&w, 100, 2, true);
     m.request = seq;
     m.never_all = true;
     abort_seq = talk_send(w.sock, WIRE_ABORT, &m.base);
     daemon_thaw(d);
-    saved = talkworker_save_reply(&w, seq);
+    saved = talk_save_reply(&w, seq);
     ck_assert_uint_eq(saved->save, 0);
     aborted = reply_of_abort(&w, abort_seq);
     ck_assert_uint_eq(aborted->status, KVC_E_CANCELLED);
@@ -172,14 +172,14 @@ START_TEST(test_abort_of_a_waiting_save)
     talk_free(aborted);
     talk_ping(w.sock);
     daemon_fault_off(d, "mover.late");
-    talkworker_close(&w);
+    talk_worker_close(&w);
     daemon_stop(d);
 }
 END_TEST
 
-static uint64_t sessions_held(struct talkworker *w)
+static uint64_t sessions_held(struct talk_worker *w)
 {
-    Kvcache__StatsReply *stats = talkworker_stats(w);
+    Kvcache__StatsReply *stats = talk_stats(w->sock);
     uint64_t n = stats->sessions;
 
     talk_free(stats);
@@ -190,27 +190,27 @@ static uint64_t sessions_held(struct talkworker *w)
 START_TEST(S14_ended_while_waiting_for_room)
 {
     struct daemon *d = small_daemon();
-    struct talkworker w, other;
+    struct talk_worker w, other;
     Kvcache__SaveReply *reply;
     uint32_t seq;
 
-    talkworker_open(&w, daemon_socket(d), SLOT);
-    talkworker_open(&other, daemon_socket(d), SLOT);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
+    other = talk_worker_with_slots(daemon_socket(d), SLOT);
     daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
     publish(&w, 1, SLOTS);
     daemon_freeze(d);
-    talkworker_send_save(&w, 100, 2, true);
-    talkworker_close(&w);
-    seq = talkworker_send_save(&other, 200, 2, false);
+    talk_send_save(&w, 100, 2, true);
+    talk_worker_close(&w);
+    seq = talk_send_save(&other, 200, 2, false);
     daemon_thaw(d);
-    reply = talkworker_save_reply(&other, seq);
-    talkworker_prove_save(&other, reply);
+    reply = talk_save_reply(&other, seq);
+    talk_prove_all(&other, reply);
     talk_free(reply);
     daemon_fault_off(d, "mover.late");
     wait_for(sessions_held(&other) == 1, 2000);
-    ck_assert_uint_eq(talkworker_hits(&other, 1, SLOTS), SLOTS);
-    ck_assert_uint_eq(talkworker_hits(&other, 100, 2), 0);
-    talkworker_close(&other);
+    ck_assert_uint_eq(talk_probe(&other, 1, SLOTS), SLOTS);
+    ck_assert_uint_eq(talk_probe(&other, 100, 2), 0);
+    talk_worker_close(&other);
     daemon_stop(d);
 }
 END_TEST
@@ -219,27 +219,27 @@ END_TEST
 START_TEST(test_abort_by_request)
 {
     struct daemon *d = daemon_start(NULL);
-    struct talkworker w;
+    struct talk_worker w;
     Kvcache__Abort m = KVCACHE__ABORT__INIT;
     Kvcache__SaveReply *saved;
     Kvcache__AbortReply *aborted;
     Kvcache__StatsReply *stats;
 
-    talkworker_open(&w, daemon_socket(d), SLOT);
-    m.request = talkworker_send_save(&w, 1, 3, true);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
+    m.request = talk_send_save(&w, 1, 3, true);
     m.never_all = true;
-    saved = talkworker_save_reply(&w, m.request);
+    saved = talk_save_reply(&w, m.request);
     ck_assert_uint_ne(saved->save, 0);
     aborted = talk_ask(w.sock, WIRE_ABORT, &m.base, &kvcache__abort_reply__descriptor);
     ck_assert_uint_eq(aborted->status, KVC_E_CANCELLED);
     ck_assert_uint_eq(aborted->dropped, 3);
     talk_free(aborted);
     talk_free(saved);
-    stats = talkworker_stats(&w);
+    stats = talk_stats(w.sock);
     ck_assert_uint_eq(stats->filling_slots + stats->quarantined_slots, 0);
     talk_free(stats);
     talk_expect_error(w.sock, talk_send(w.sock, WIRE_ABORT, &m.base), KVC_E_UNKNOWN, "request");
-    talkworker_close(&w);
+    talk_worker_close(&w);
     daemon_stop(d);
 }
 END_TEST
@@ -248,35 +248,35 @@ END_TEST
 START_TEST(S16_abort_waits_for_the_words)
 {
     struct daemon *d = daemon_start(NULL);
-    struct talkworker w;
+    struct talk_worker w;
     Kvcache__Abort m = KVCACHE__ABORT__INIT;
     Kvcache__SaveReply *saved;
     Kvcache__AbortReply *aborted;
     Kvcache__StatsReply *stats;
     uint32_t seq;
 
-    talkworker_open(&w, daemon_socket(d), SLOT);
-    m.request = talkworker_send_save(&w, 1, 3, true);
-    saved = talkworker_save_reply(&w, m.request);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
+    m.request = talk_send_save(&w, 1, 3, true);
+    saved = talk_save_reply(&w, m.request);
     if (_i == 1) {
         m.save = saved->save;
         m.request = 0;
     }
     seq = talk_send(w.sock, WIRE_ABORT, &m.base);
-    stats = talkworker_stats(&w); // answered first
+    stats = talk_stats(w.sock); // answered first
     ck_assert_uint_eq(stats->quarantined_slots, 3);
     talk_free(stats);
-    talkworker_prove_save(&w, saved);
+    talk_prove_all(&w, saved);
     aborted = reply_of_abort(&w, seq);
     ck_assert_uint_eq(aborted->status, KVC_E_CANCELLED);
     ck_assert_uint_eq(aborted->published, 0);
     ck_assert_uint_eq(aborted->dropped, 3);
     talk_free(aborted);
     talk_free(saved);
-    ck_assert_uint_eq(talkworker_hits(&w, 1, 3), 0);
+    ck_assert_uint_eq(talk_probe(&w, 1, 3), 0);
     // A SAVE_DONE would come before this one.
     publish(&w, 50, 1);
-    talkworker_close(&w);
+    talk_worker_close(&w);
     daemon_stop(d);
 }
 END_TEST
@@ -285,16 +285,16 @@ END_TEST
 START_TEST(S15_drained_for_an_ended_session)
 {
     struct daemon *d = daemon_start(NULL);
-    struct talkworker old, w;
+    struct talk_worker old, w;
     Kvcache__Drained m = KVCACHE__DRAINED__INIT;
     Kvcache__StatsReply *stats;
 
-    talkworker_open(&old, daemon_socket(d), SLOT);
-    talk_free(talkworker_save(&old, 1, 4, false));
-    talkworker_close(&old);
-    talkworker_open(&w, daemon_socket(d), SLOT);
+    old = talk_worker_with_slots(daemon_socket(d), SLOT);
+    talk_free(talk_save(&old, 1, 4, false));
+    talk_worker_close(&old);
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
     wait_for(({
-                 stats = talkworker_stats(&w);
+                 stats = talk_stats(w.sock);
                  uint64_t n = stats->quarantined_slots;
                  talk_free(stats);
                  n == 4;
@@ -305,10 +305,10 @@ START_TEST(S15_drained_for_an_ended_session)
     talk_expect_error(w.sock, talk_send(w.sock, WIRE_DRAINED, &m.base), KVC_E_DENIED, "secret");
     m.secret.data = old.secret;
     talk_free(talk_ask(w.sock, WIRE_DRAINED, &m.base, &kvcache__empty__descriptor));
-    stats = talkworker_stats(&w);
+    stats = talk_stats(w.sock);
     ck_assert_uint_eq(stats->quarantined_slots, 0);
     talk_free(stats);
-    talkworker_close(&w);
+    talk_worker_close(&w);
     daemon_stop(d);
 }
 END_TEST
