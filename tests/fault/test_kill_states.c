@@ -19,7 +19,8 @@
 static void open_with_old(struct scene *s)
 {
     engine_open(&s->engine, s->socket);
-    engine_put(&s->engine, OLD, N_OLD);
+    (void)engine_put_some(&s->engine, OLD, N_OLD);
+    ck_assert_uint_eq(engine_probe(&s->engine, OLD, N_OLD), N_OLD);
 }
 
 static void save_until(struct scene *s, const char *point, unsigned n)
@@ -209,6 +210,16 @@ static void replies_unread(struct scene *s)
     actor_stop();
 }
 
+static void load_mid_copy_again(struct scene *s)
+{
+    engine_open(&s->engine, s->socket);
+    ck_assert_uint_eq(engine_lookup(&s->engine, OLD, N_OLD), N_OLD);
+    engine_trap(&s->engine, 1);
+    ck_assert_int_eq(engine_load_over(&s->engine), KVC_OK);
+    ck_assert(engine_holds(&s->engine, OLD, N_OLD));
+    engine_close(&s->engine);
+}
+
 static const struct state {
     const char *name;
     scene_fn *play;
@@ -366,7 +377,97 @@ START_TEST(S14_what_a_killed_worker_had_published_stays_with_its_leases)
 }
 END_TEST
 
+static bool is_back(const struct stage *s)
+{
+    const struct admin_stats stats = stage_stats(s);
+
+    return stats.sessions == 1 && stats.quarantined_slots == 0 && stats.filling_slots == 0 &&
+           stats.open_loads == 0 && stats.leases == 0;
+}
+
+// What somebody is saving is not copied a second time, and not a hit either; with the end of who
+// saves it, it is simply missing.
+START_TEST(S7_pending_keys_are_missing_when_their_saver_is_killed)
+{
+    uint8_t states[N_NEW];
+    struct actor victim;
+    uint64_t save = 1;
+    struct stage s;
+
+    stage_open(&s, NULL);
+    victim = actor_start(save_some_words, s.socket);
+    actor_until_stop(&victim);
+    wait_for(engine_probe(&s.witness, NEW, N_NEW) == 64, ENGINE_MS);
+    ck_assert_int_eq(engine_try_save(&s.witness, NEW, N_NEW, states, &save), KVC_OK);
+    ck_assert_uint_eq(save, 0);
+    for (uint32_t i = 0; i < N_NEW; i++)
+        ck_assert_uint_eq(states[i], i < 64 ? KVC_KEY_HIT : KVC_KEY_PENDING);
+    ck_assert_uint_eq(engine_lookup(&s.witness, NEW, N_NEW), 64);
+    ck_assert_uint_eq(s.witness.lease.pending, N_NEW - 64);
+    engine_release(&s.witness);
+    actor_kill(&victim);
+    stage_wait_sessions(&s, 1);
+    ck_assert_uint_eq(engine_lookup(&s.witness, NEW, N_NEW), 64);
+    ck_assert_uint_eq(s.witness.lease.pending, 0);
+    engine_release(&s.witness);
+    engine_put(&s.witness, NEW + 64, N_NEW - 64);
+    engine_verify(&s.witness, NEW, N_NEW);
+    stage_close(&s);
+}
+END_TEST
+
+// Two load the same blocks, and one of them is killed: the blocks stay for the other, whatever
+// else needs room.
+START_TEST(S29_one_of_two_loaders_is_killed)
+{
+    const char *const tiny[] = {"--gpu-bytes", "4M", "--host-bytes", "0", NULL};
+    struct actor victim, other;
+    struct stage s;
+
+    stage_open(&s, tiny);
+    engine_put(&s.witness, OLD, N_OLD);
+    other = actor_start(load_mid_copy_again, s.socket);
+    victim = actor_start(load_mid_copy_again, s.socket);
+    actor_until_stop(&other);
+    actor_until_stop(&victim);
+    wait_for(stage_stats(&s).open_loads == 2, ENGINE_MS);
+    actor_kill(&victim);
+    wait_for(stage_stats(&s).open_loads == 1, ENGINE_MS);
+    s.crowded = true;
+    for (uint32_t round = 0; round < 3; round++) {
+        wait_for(stage_stats(&s).open_loads == 1, ENGINE_MS);
+        ck_assert_uint_gt(engine_put_some(&s.witness, 50000 + 1000 * round, 200), 0);
+    }
+    ck_assert_uint_eq(engine_count(&s.witness, OLD, N_OLD), N_OLD);
+    actor_continue(&other); // it compares what it has loaded
+    actor_end(&other);
+    stage_wait_sessions(&s, 1);
+    stage_close(&s);
+}
+END_TEST
+
+// F5: a killed worker's slots are back soon, and not when some timer finds it.
+START_TEST(F5_everything_is_back_within_a_second)
+{
+    struct actor victim;
+    struct stage s;
+
+    stage_open(&s, NULL);
+    for (int i = 0; i < 4; i++) {
+        victim = actor_start(i % 2 ? save_copied : load_copied, s.socket);
+        actor_until_stop(&victim);
+        actor_strike(&victim);
+        wait_for(is_back(&s), 1000);
+        actor_kill(&victim);
+    }
+    stage_close(&s);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("fault/kill_states", CHECK_LIFE_S,
                  {S15_a_worker_is_killed_in_each_state, 0, N_STATES - 1},
                  {S15_a_worker_is_killed_in_each_state_on_an_older_kernel, 0, N_STATES - 1},
-                 {S14_what_a_killed_worker_had_published_stays_with_its_leases, 0, 0})
+                 {S14_what_a_killed_worker_had_published_stays_with_its_leases, 0, 0},
+                 {S7_pending_keys_are_missing_when_their_saver_is_killed, 0, 0},
+                 {S29_one_of_two_loaders_is_killed, 0, 0},
+                 {F5_everything_is_back_within_a_second, 0, 0})

@@ -89,7 +89,7 @@ static void live_and_die(struct stage *s, int number)
 
 START_TEST(F3_a_hundred_workers_are_killed_and_nothing_adds_up)
 {
-    const int cycles = check_long() ? 20 * CYCLES : CYCLES;
+    const int cycles = check_long() && !CHECK_SANITIZED ? 5 * CYCLES : CYCLES;
     struct stage s;
     long memory = 0;
 
@@ -146,7 +146,7 @@ static void run(const char *command)
 START_TEST(F9_random_kills_under_a_replay)
 {
     static const char *const sizes[] = {"--gpu-bytes", "16M", "--host-bytes", "48M", NULL};
-    const int rounds = check_long() ? 40 : 3;
+    const int rounds = check_long() && !CHECK_SANITIZED ? 40 : 3;
     const char *trace, *result;
     char command[1024], tool[512];
     uint64_t killed = 0;
@@ -207,7 +207,7 @@ static void replace(struct actor *worker, const struct stage *s, int number)
 START_TEST(F29_faults_at_random_and_kills_at_random)
 {
     static const char *const sizes[] = {"--gpu-bytes", "4M", "--host-bytes", "4M", NULL};
-    const int kills = check_long() ? 2000 : 60;
+    const int kills = check_long() && !CHECK_SANITIZED ? 1000 : CHECK_SANITIZED ? 20 : 60;
     struct actor workers[WORKERS];
     unsigned random = 1;
     uint64_t loaded = 0;
