@@ -3,6 +3,8 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define GAP      24u // behind each block of a slice
 #define GAP_BYTE 0xa5
@@ -36,8 +38,37 @@ void kv_init(struct kv *kv, const uint32_t *slice_bytes, uint32_t n_slices, uint
 
 void kv_free(struct kv *kv)
 {
-    free(kv->memory);
+    if (kv->lent.base != NULL) {
+        munmap(kv->memory, kv->bytes);
+        close(kv->lent.fd);
+    } else {
+        free(kv->memory);
+    }
+    kv->lent.base = NULL;
     kv->memory = NULL;
+}
+
+void kv_lend(struct kv *kv)
+{
+    uint8_t *memory;
+    int fd;
+
+    if (kv->lent.base != NULL)
+        return;
+    fd = memfd_create("test-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(ftruncate(fd, (off_t)kv->bytes), 0);
+    memory = mmap(NULL, kv->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(memory, MAP_FAILED);
+    memcpy(memory, kv->memory, kv->bytes);
+    for (uint32_t i = 0; i < kv->desc.n_slices; i++)
+        kv->slices[i].base = memory + ((uint8_t *)kv->slices[i].base - kv->memory);
+    free(kv->memory);
+    kv->memory = memory;
+    kv->lent = (kvc_memory){.fd = fd, .base = memory, .bytes = kv->bytes};
+    kv->desc.copy = KVC_COPY_DAEMON;
+    kv->desc.memories = &kv->lent;
+    kv->desc.n_memories = 1;
 }
 
 static uint8_t *at(const struct kv *kv, uint32_t slice, uint32_t block)

@@ -22,11 +22,16 @@ struct kv {
     kvc_slice slices[KV_SLICES_MAX];
     uint8_t *memory;
     uint64_t bytes;
+    kvc_memory lent; // base NULL: it is not
 };
 
 // Blocks of a slice lie some odd bytes apart, filled with a pattern that kv_holds looks at, too.
 void kv_init(struct kv *kv, const uint32_t *slice_bytes, uint32_t n_slices, uint32_t n_blocks);
 void kv_free(struct kv *kv);
+
+// Moves the memory, with what it holds, into a memfd for the daemon to copy from and to. Once more
+// does nothing.
+void kv_lend(struct kv *kv);
 
 void kv_fill(struct kv *kv, uint32_t block, uint64_t seed);
 void kv_clear(struct kv *kv, uint32_t block);
