@@ -1,4 +1,5 @@
-// Bytes in a slot that are not the saved ones: found by who loads them, and gone for everyone.
+// Bytes in a slot that are not the saved ones: found by who loads them, be it the worker or the
+// daemon, and gone for everyone.
 #include <string.h>
 
 #include "client/admin.h"
@@ -11,16 +12,17 @@
 #define N 10u
 
 static struct daemon *d;
-static kvc_client *client;
-static struct kv kv;
+static kvc_client *client, *wild; // the second one spoils slots
+static struct kv kv, wild_kv;
 static kvc_part part;
+static kvc_copy way;
 static uint8_t keys[N * KVC_KEY_BYTES];
 static uint32_t ids[N];
 static uint8_t valid[N];
 
 static void begin(bool checksums)
 {
-    kvc_options options = {.connect_ms = 5000, .save_ms = 5000, .lookup_ms = 5000};
+    kvc_options options = {.connect_ms = 5000, .save_ms = 5000, .lookup_ms = 5000, .load_ms = 5000};
     kvc_save_entry entry = {0, keys, ids, N, NULL};
     const kvc_save_args args = {.entries = &entry, .n_entries = 1, .no_checksums = !checksums};
     uint64_t id;
@@ -29,6 +31,11 @@ static void begin(bool checksums)
     options.socket = daemon_socket(d);
     ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
     kv_init(&kv, (const uint32_t[]){512, 36}, 2, N);
+    kv_init(&wild_kv, (const uint32_t[]){512, 36}, 2, N);
+    ck_assert_int_eq(kvc_connect(&options, &wild), KVC_OK);
+    ck_assert_int_eq(kvc_register(wild, &wild_kv.desc, &part), KVC_OK);
+    if (way == KVC_COPY_DAEMON)
+        kv_lend(&kv);
     ck_assert_int_eq(kvc_register(client, &kv.desc, &part), KVC_OK);
     entry.part = part;
     kv_keys(1, 0, N, keys);
@@ -42,20 +49,22 @@ static void begin(bool checksums)
 static void end(void)
 {
     kvc_close(client);
+    kvc_close(wild);
     kv_free(&kv);
+    kv_free(&wild_kv);
     daemon_stop(d);
 }
 
-// Spoils the slot of block i, which this worker can still write to: what a wild copy would do.
+// Spoils the slot of block i, which a worker can still write to: what a wild copy would do.
 static void spoil(uint32_t i)
 {
     const uint8_t *content = (uint8_t *)kv.slices[0].base + i * kv.slices[0].stride;
 
     for (uint32_t t = 0; t < CODEC_TIERS; t++) {
-        const struct map_tier *tier = &client->map.tiers[t];
+        const struct map_tier *tier = &wild->map.tiers[t];
 
         for (uint64_t at = 0; at < tier->bytes; at += 4096) {
-            uint8_t *slot = map_at(&client->map, t, at, 4096);
+            uint8_t *slot = map_at(&wild->map, t, at, 4096);
 
             if (slot && memcmp(slot, content, kv.slices[0].bytes) == 0)
                 slot[77] ^= 4;
@@ -84,12 +93,13 @@ START_TEST(spoilt_block_is_reported_and_dropped)
     struct admin_stats stats;
     uint32_t blocks;
 
+    way = _i < 2 ? KVC_COPY_WORKER : KVC_COPY_DAEMON;
     begin(true);
     daemon_log_allow(d, "checksum");
     spoil(4);
     ck_assert_int_eq(kvc_lookup(client, 0, &part, 1, keys, N, 0, &lease), KVC_OK);
     ck_assert_uint_eq(lease.blocks, N);
-    if (_i == 1) {
+    if (_i % 2 == 1) {
         ck_assert_int_eq(kvc_adopt(client, lease.token, part, 0, &adopted), KVC_OK);
         ck_assert_int_eq(kvc_release(client, lease.id), KVC_OK);
         lease = adopted;
@@ -110,15 +120,16 @@ START_TEST(spoilt_block_is_reported_and_dropped)
 }
 END_TEST
 
-// Nobody looks: with no checksum, or when the worker does not want it.
+// Nobody looks: with no checksum, or when the worker that copies does not want it.
 START_TEST(unchecked_blocks_are_taken_as_they_are)
 {
     kvc_lease lease;
 
+    way = _i < 2 ? KVC_COPY_WORKER : KVC_COPY_DAEMON;
     begin(_i == 0);
     spoil(4);
     ck_assert_int_eq(kvc_lookup(client, 0, &part, 1, keys, N, 0, &lease), KVC_OK);
-    ck_assert_int_eq(load(lease.id, _i == 1), KVC_OK);
+    ck_assert_int_eq(load(lease.id, _i != 0), KVC_OK);
     ck_assert_uint_eq(valid[4], 1);
     ck_assert(!kv_holds(&kv, 4, 4));
     ck_assert(kv_holds(&kv, 5, 5));
@@ -126,5 +137,5 @@ START_TEST(unchecked_blocks_are_taken_as_they_are)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("client/verify", CHECK_LIFE_S, {spoilt_block_is_reported_and_dropped, 0, 1},
-                 {unchecked_blocks_are_taken_as_they_are, 0, 1})
+CHECK_MAIN_LOOPS("client/verify", CHECK_LIFE_S, {spoilt_block_is_reported_and_dropped, 0, 3},
+                 {unchecked_blocks_are_taken_as_they_are, 0, 2})
