@@ -90,7 +90,9 @@ bool api_busy(const struct api *api)
     struct store_stats stats;
 
     store_stats(api->store, &stats);
-    return !list_empty(&api->waiting) || stats.filling_slots > 0 || stats.open_loads > 0;
+    /* Nor while somebody is still to be told how it ended. */
+    return !list_empty(&api->waiting) || stats.filling_slots > 0 || stats.open_loads > 0 ||
+           store_next_wake(api->store) == 0;
 }
 
 void api_end_connections(struct api *api)
