@@ -332,6 +332,7 @@ static const char *const all_sites[] = {
     "mover.late",      "device.populate", "device.old_kernel", "device.reserve",
     "device.map",      "fd.memfd",        "fd.truncate",       "fd.seal",
     "fd.map",          "fd.dup",          "fd.reopen",         "block.seed",
+    "copier.copy",     "copier.late",     "region.unsealed", // tests/life/test_copy_daemon, regions
 };
 
 static bool is_known(const char *site)
