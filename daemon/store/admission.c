@@ -117,15 +117,20 @@ static void read_request(const struct owner *owner, const struct store_save *req
         const struct store_save_entry *in = &req->entries[i];
         const struct table_part *part = table_part(store->table, in->part);
 
-        admission->entries[i] = (struct admission_entry){
+        struct admission_entry *entry = &admission->entries[i];
+
+        *entry = (struct admission_entry){
             .part = in->part,
             .epoch = in->epoch,
             .first = first,
             .end = first + in->n_keys,
             .next = first,
+            .needed = part_needed(store, in->part),
             .cls = store->part_class[in->part],
             .block_bytes = table_layout(store->table, part->layout)->block_bytes,
         };
+        if (entry->needed != UINT32_MAX)
+            entry->next = entry->end;
         if (in->n_keys == 0)
             continue;
         memcpy(admission->keys + (size_t)first * KVC_KEY_BYTES, in->keys,

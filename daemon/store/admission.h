@@ -15,7 +15,8 @@
 struct admission_entry {
     uint32_t part, epoch;
     uint32_t first, end; /* keys of the admission */
-    uint32_t next;       /* the first that may still be MISSING */
+    uint32_t next;       /* the first that may still be MISSING; of other rules: behind the last */
+    uint32_t needed;     /* blocks that the part's rule asks for; UINT32_MAX: all */
     uint32_t wanted;     /* keys that wait for room, as told to the class */
     bool closed;         /* no key of it gets room any more */
     struct tier_class *cls;

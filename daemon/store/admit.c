@@ -122,48 +122,120 @@ static void look_again(struct store *store, const struct save *save,
     }
 }
 
-/* Gives slots to an entry's missing keys in order, up to the first that gets none. */
-static void admit_entry(struct store *store, struct save *save, struct admission_entry *entry)
+/* Gives a key that is missing a slot; false: it has none, now (*later) or in this call. */
+static bool admit_key(struct store *store, struct save *save, const struct admission_entry *entry,
+                      uint32_t i, bool *later)
 {
     struct admission *admission = save->admission;
+    enum room room;
+
+    if (admission->states[i] != KEY_MISSING)
+        return true;
+    look_again(store, save, entry, i);
+    if (admission->states[i] != KEY_MISSING)
+        return true;
+    room = assign(store, save, entry, i);
+    *later = room == ROOM_LATER;
+    if (room != ROOM_TAKEN)
+        return false;
+    store->stats.admitted_blocks++;
+    store->stats.admitted_at_once += !admission->waiting;
+    return true;
+}
+
+static bool is_full(const struct admission_entry *entry)
+{
+    return entry->needed == UINT32_MAX;
+}
+
+/* In order, up to the first key that gets no slot: what follows it cannot be used. */
+static void admit_full(struct store *store, struct save *save, struct admission_entry *entry)
+{
+    bool later;
 
     for (; entry->next < entry->end; entry->next++) {
-        enum room room;
-
-        if (admission->states[entry->next] != KEY_MISSING)
+        if (admit_key(store, save, entry, entry->next, &later))
             continue;
-        look_again(store, save, entry, entry->next);
-        if (admission->states[entry->next] != KEY_MISSING)
-            continue;
-        room = assign(store, save, entry, entry->next);
-        if (room == ROOM_LATER)
-            return;
-        if (room == ROOM_NONE) {
-            entry->closed = true;
-            return;
-        }
-        store->stats.admitted_blocks++;
-        store->stats.admitted_at_once += !admission->waiting;
+        entry->closed = !later;
+        return;
     }
 }
 
-/* Admits what there is room for; returns how many keys wait for more. */
+/*
+ * Where a full entry of the same prompt stops, so do the others: keys of `entry` from here on
+ * cannot be used. Both lists end alike, so that it is enough to find the last key.
+ */
+static uint32_t usable_end(const struct admission *admission, const struct admission_entry *entry)
+{
+    const uint8_t *last = admission_key(admission, entry->end - 1);
+    uint32_t end = entry->end;
+
+    for (uint32_t e = 0; e < admission->n_entries; e++) {
+        const struct admission_entry *full = &admission->entries[e];
+
+        for (uint32_t i = full->end; is_full(full) && full->closed && i-- > full->next;) {
+            if (memcmp(admission_key(admission, i), last, KVC_KEY_BYTES) != 0)
+                continue;
+            if (end > entry->end - (i + 1 - full->next))
+                end = entry->end - (i + 1 - full->next);
+            break;
+        }
+    }
+    return end > entry->first && end <= entry->end ? end : entry->first;
+}
+
+/* From the usable end backwards: the rule asks for the last blocks, and for no others. */
+static void admit_last(struct store *store, struct save *save, struct admission_entry *entry)
+{
+    uint32_t end = entry->end > entry->first ? usable_end(save->admission, entry) : entry->first;
+    bool later;
+
+    if (entry->next > end)
+        entry->next = end;
+    while (entry->next > entry->first) {
+        if (!admit_key(store, save, entry, entry->next - 1, &later)) {
+            entry->closed = !later;
+            return;
+        }
+        entry->next--;
+    }
+    entry->closed = true;
+}
+
+static uint32_t count_missing(const struct admission *admission,
+                              const struct admission_entry *entry)
+{
+    uint32_t missing = 0;
+
+    for (uint32_t i = entry->first; !entry->closed && i < entry->end; i++)
+        missing += admission->states[i] == KEY_MISSING;
+    return missing;
+}
+
+/* Admits what there is room for; returns how many keys wait for more. Full parts come first. */
 static uint32_t admit(struct store *store, struct save *save)
 {
     struct admission *admission = save->admission;
     uint32_t short_of = 0;
 
-    for (uint32_t e = 0; e < admission->n_entries; e++) {
-        struct admission_entry *entry = &admission->entries[e];
-        uint32_t missing = 0;
+    for (int others = 0; others < 2; others++) {
+        bool full_wait = short_of > 0;
 
-        if (!entry->closed)
-            admit_entry(store, save, entry);
-        for (uint32_t i = entry->next; !entry->closed && i < entry->end; i++)
-            missing += admission->states[i] == KEY_MISSING;
-        room_want(entry->cls, (int64_t)missing - entry->wanted);
-        entry->wanted = missing;
-        short_of += missing;
+        for (uint32_t e = 0; e < admission->n_entries; e++) {
+            struct admission_entry *entry = &admission->entries[e];
+            uint32_t missing;
+
+            if (is_full(entry) == (others == 1))
+                continue;
+            if (!entry->closed && !others)
+                admit_full(store, save, entry);
+            else if (!entry->closed && !full_wait)
+                admit_last(store, save, entry);
+            missing = count_missing(admission, entry);
+            room_want(entry->cls, (int64_t)missing - entry->wanted);
+            entry->wanted = missing;
+            short_of += missing;
+        }
     }
     if (admission->waiting != (short_of > 0)) {
         admission->waiting = short_of > 0;
@@ -225,6 +297,16 @@ static void take_back(struct store *store, struct save *save, uint32_t i)
     save->admission->states[i] = STORE_KEY_SKIPPED;
 }
 
+/* Whether the rule of the key's part used it, of all keys of its entry. */
+static bool is_needed(const struct admission *admission, uint32_t i)
+{
+    const struct admission_entry *entry = admission->entries;
+
+    while (i >= entry->end)
+        entry++;
+    return entry->end - i <= entry->needed;
+}
+
 /* Ends the wait for room and the hold on hits, last first: that is their use. */
 static void let_go(struct store *store, struct save *save)
 {
@@ -245,8 +327,28 @@ static void let_go(struct store *store, struct save *save)
             continue;
         if (blocks_get(store->blocks, admission->ids[i])->state != BLOCK_READY)
             admission->states[i] = STORE_KEY_SKIPPED;
-        keep_release(store, admission->ids[i]);
+        if (is_needed(admission, i))
+            keep_release(store, admission->ids[i]);
+        else
+            keep_release_unused(store, admission->ids[i]);
     }
+}
+
+/* Time is over for full parts that wait; the others then take what there is. */
+static void admit_rest(struct store *store, struct save *save)
+{
+    bool waits = false;
+
+    for (uint32_t e = 0; e < save->admission->n_entries; e++) {
+        struct admission_entry *entry = &save->admission->entries[e];
+
+        if (!is_full(entry) || entry->closed || entry->wanted == 0)
+            continue;
+        entry->closed = true;
+        waits = true;
+    }
+    if (waits && save->status == KVC_OK)
+        (void)admit(store, save);
 }
 
 void admit_undo(struct store *store, struct save *save)
@@ -378,6 +480,7 @@ static void fill_result(struct store *store, const struct save *save,
 void store_save_seal(struct store *store, struct save *save, struct store_save_result *result)
 {
     assert(save->phase == SAVE_ADMITTING);
+    admit_rest(store, save);
     let_go(store, save);
     cut(store, save);
     fill_result(store, save, result);

@@ -132,8 +132,9 @@ static const char *check_owner(struct recount *r, const struct owner *owner)
         return "a session's saves are miscounted";
     list_for_each(lease, &owner->leases, link) {
         for (uint32_t p = 0; p < lease->n_parts; p++)
-            for (uint32_t i = 0; i < lease->count; i++)
-                r->holds[lease->parts[p].blocks[i]]++;
+            for (uint32_t i = 0; i < lease->reach; i++)
+                if (lease->parts[p].blocks[i] != BLOCK_NONE)
+                    r->holds[lease->parts[p].blocks[i]]++;
         r->leases++;
     }
     if (list_length(&owner->leases) != owner->n_leases)

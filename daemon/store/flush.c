@@ -107,8 +107,9 @@ static void end_save_of(struct store *store, uint32_t block)
 static bool has_lost(const struct store *store, const struct lease *lease)
 {
     for (uint32_t p = 0; p < lease->n_parts; p++)
-        for (uint32_t i = 0; i < lease->count; i++)
-            if (blocks_get(store->blocks, lease->parts[p].blocks[i])->state != BLOCK_READY)
+        for (uint32_t i = 0; i < lease->reach; i++)
+            if (lease->parts[p].blocks[i] != BLOCK_NONE &&
+                blocks_get(store->blocks, lease->parts[p].blocks[i])->state != BLOCK_READY)
                 return true;
     return false;
 }

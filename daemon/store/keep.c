@@ -80,7 +80,7 @@ static void collect(struct store *store, uint32_t id)
 }
 
 /* One keeper less. */
-static void loosen(struct store *store, uint32_t id)
+static void loosen(struct store *store, uint32_t id, bool used)
 {
     struct block *block = blocks_get(store->blocks, id);
 
@@ -90,8 +90,9 @@ static void loosen(struct store *store, uint32_t id)
     }
     if (is_kept(block))
         return;
-    stamp(store, block);
-    settle(store, id, true);
+    if (used)
+        stamp(store, block);
+    settle(store, id, used);
     if (block->save == BLOCK_HOT) {
         block->save = 0;
         moving_promote(store, id);
@@ -121,7 +122,16 @@ void keep_release(struct store *store, uint32_t id)
 
     assert(block->leases > 0);
     if (--block->leases == 0)
-        loosen(store, id);
+        loosen(store, id, true);
+}
+
+void keep_release_unused(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->leases > 0);
+    if (--block->leases == 0)
+        loosen(store, id, false);
 }
 
 void keep_load(struct store *store, uint32_t id, enum tier_kind tier)
@@ -140,7 +150,7 @@ void keep_unload(struct store *store, uint32_t id, enum tier_kind tier)
     assert(block->loads[tier] > 0);
     store_record(store, tier, block->slot[tier])->loads--;
     if (--block->loads[tier] == 0)
-        loosen(store, id);
+        loosen(store, id, true);
 }
 
 void keep_move(struct store *store, uint32_t id)

@@ -18,6 +18,8 @@ enum order keep_order(const struct block *block, enum tier_kind tier);
 void keep_hold(struct store *store, uint32_t id);
 void keep_hold_again(struct store *store, uint32_t id); /* one that is held: it may be DOOMED */
 void keep_release(struct store *store, uint32_t id);
+/* The same where the hold was no use of it: it keeps its place in the eviction order. */
+void keep_release_unused(struct store *store, uint32_t id);
 
 /* Open loads from one of its tiers. */
 void keep_load(struct store *store, uint32_t id, enum tier_kind tier);

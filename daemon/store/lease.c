@@ -43,7 +43,8 @@ kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_p
     lease->request = request;
     lease->n_parts = n_parts;
     for (uint32_t i = 0; i < n_parts; i++)
-        lease->parts[i].part = parts[i];
+        lease->parts[i] =
+            (struct lease_part){.part = parts[i], .needed = part_needed(store, parts[i])};
     status = handles_reserve(&store->leases);
     if (status == KVC_OK && request != 0)
         status = handles_reserve(&owner->requests);
@@ -66,14 +67,14 @@ kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_p
     return KVC_OK;
 }
 
-kvc_status lease_reserve(struct lease *lease, uint32_t count)
+kvc_status lease_reserve(struct lease *lease, uint32_t reach)
 {
     for (uint32_t i = 0; i < lease->n_parts; i++) {
         struct lease_part *part = &lease->parts[i];
-        uint32_t room = part->room * 2 > count ? part->room * 2 : count;
+        uint32_t room = part->room * 2 > reach ? part->room * 2 : reach;
         uint32_t *blocks;
 
-        if (count <= part->room)
+        if (reach <= part->room)
             continue;
         blocks = mem_realloc(part->blocks, room * sizeof(*blocks));
         if (!blocks)
@@ -84,21 +85,50 @@ kvc_status lease_reserve(struct lease *lease, uint32_t count)
     return KVC_OK;
 }
 
+static void release_at(struct lease *lease, uint32_t at, uint32_t p)
+{
+    uint32_t *block = &lease->parts[p].blocks[at];
+
+    if (*block != BLOCK_NONE)
+        keep_release(lease->owner->store, *block);
+    *block = BLOCK_NONE;
+}
+
 /* Last first, and all parts of a place together, so that a prefix is evicted from its end. */
 static void release_from(struct lease *lease, uint32_t offset)
 {
-    for (uint32_t i = lease->count; i-- > offset;)
+    for (uint32_t i = lease->reach; i-- > offset;)
         for (uint32_t p = 0; p < lease->n_parts; p++)
-            keep_release(lease->owner->store, lease->parts[p].blocks[i]);
+            release_at(lease, i, p);
+    lease->reach = offset < lease->reach ? offset : lease->reach;
     lease->count = offset < lease->count ? offset : lease->count;
 }
 
-void lease_set(struct lease *lease, uint32_t offset, uint32_t count, uint32_t *const *blocks)
+bool lease_needs(uint32_t needed, uint32_t at, uint32_t end)
+{
+    return at < end && end - at <= needed;
+}
+
+static void release_unneeded(struct lease *lease)
+{
+    for (uint32_t p = 0; p < lease->n_parts; p++) {
+        uint32_t needed = lease->parts[p].needed;
+
+        for (uint32_t i = lease->reach; needed != UINT32_MAX && i-- > 0;)
+            if (!lease_needs(needed, i, lease->count) && !lease_needs(needed, i, lease->reach))
+                release_at(lease, i, p);
+    }
+}
+
+void lease_set(struct lease *lease, uint32_t offset, uint32_t n, uint32_t *const *blocks,
+               uint32_t count)
 {
     release_from(lease, offset);
-    for (uint32_t p = 0; p < lease->n_parts && count > 0; p++)
-        memcpy(lease->parts[p].blocks + offset, blocks[p], count * sizeof(uint32_t));
-    lease->count = offset + count;
+    for (uint32_t p = 0; p < lease->n_parts && n > 0; p++)
+        memcpy(lease->parts[p].blocks + offset, blocks[p], n * sizeof(uint32_t));
+    lease->reach = offset + n;
+    lease->count = count;
+    release_unneeded(lease);
 }
 
 uint32_t lease_extend(struct lease *lease, uint32_t ms)

@@ -11,7 +11,8 @@
 struct lease_part {
     uint32_t part;
     uint32_t room;    /* of blocks[] */
-    uint32_t *blocks; /* lease::count */
+    uint32_t needed;  /* blocks in front of a boundary that its rule asks for; UINT32_MAX: all */
+    uint32_t *blocks; /* lease::reach; BLOCK_NONE: not there, or not needed */
 };
 
 struct lease {
@@ -21,7 +22,8 @@ struct lease {
     uint64_t id;
     uint64_t request; /* 0: not named */
     uint8_t token[KVC_TOKEN_BYTES];
-    uint32_t count; /* blocks in each part */
+    uint32_t count; /* blocks in each part: what was granted */
+    uint32_t reach; /* >= count: held so far, for a lookup that goes on behind it */
     uint32_t n_parts;
     struct lease_part parts[];
 };
@@ -33,14 +35,19 @@ struct lease {
 kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_parts,
                         uint64_t request, struct lease **lease, struct refusal *why);
 
-/* Makes room for `count` blocks in each part, so that lease_set cannot fail. */
-kvc_status lease_reserve(struct lease *lease, uint32_t count);
+/* Makes room for so many blocks in each part, so that lease_set cannot fail. */
+kvc_status lease_reserve(struct lease *lease, uint32_t reach);
 
 /*
- * From `offset` on the lease holds `count` blocks a part; the caller has held them (keep_hold)
- * already. What was there is released.
+ * From `offset` on the lease holds n blocks a part (BLOCK_NONE: none); the caller has held them
+ * (keep_hold) already. What was there is released, and so is what no rule needs for `count` blocks,
+ * nor to go on behind the last.
  */
-void lease_set(struct lease *lease, uint32_t offset, uint32_t count, uint32_t *const *blocks);
+void lease_set(struct lease *lease, uint32_t offset, uint32_t n, uint32_t *const *blocks,
+               uint32_t count);
+
+/* Whether the rule of a part needs the block at `at` for a boundary at `end` blocks. */
+bool lease_needs(uint32_t needed, uint32_t at, uint32_t end);
 
 /* Returns the milliseconds that were granted; 0 asks for the default. */
 uint32_t lease_extend(struct lease *lease, uint32_t ms);

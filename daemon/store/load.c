@@ -72,8 +72,11 @@ static kvc_status choose(const struct owner *owner, bool by_daemon, uint32_t id,
                          struct refusal *why)
 {
     const struct store *store = owner->store;
-    const struct block *block = blocks_get(store->blocks, id);
+    const struct block *block;
 
+    if (id == BLOCK_NONE)
+        return store_refuse(why, KVC_E_INVALID, "first", "not needed by the part's rule");
+    block = blocks_get(store->blocks, id);
     if (block->state != BLOCK_READY)
         return store_refuse(why, KVC_E_CHECKSUM, "first", "a block was found damaged and dropped");
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {

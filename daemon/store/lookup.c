@@ -9,10 +9,13 @@
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
 
-/* What a lookup found: a list of blocks for each part, all of them count long. */
+/* What a lookup found, counted from the lookup's offset. */
 struct found {
-    uint32_t count;
-    uint32_t *blocks[KVC_PARTS_MAX];
+    uint32_t n;     /* blocks in each list: what every full part has */
+    bool more;      /* every full part has all keys, and more of them will come */
+    uint32_t count; /* of the whole prefix, offset included: for which every part's rule holds */
+    uint32_t needed[KVC_PARTS_MAX];
+    uint32_t *blocks[KVC_PARTS_MAX]; /* BLOCK_NONE: not there, or not needed */
 };
 
 static kvc_status check_parts(const struct owner *owner, const struct store_lookup *req,
@@ -61,7 +64,7 @@ static kvc_status find_target(struct owner *owner, const struct store_lookup *re
         status = lease_find(owner, req->lease, &lease, why);
         if (status != KVC_OK)
             return status;
-        if (req->offset > lease->count)
+        if (req->offset > lease->reach)
             return store_refuse(why, KVC_E_INVALID, "offset", "behind the end of the lease");
         if (req->offset + req->parts[0].n_keys > KVC_LEASE_KEYS_MAX)
             return store_refuse(why, KVC_E_LIMIT, "keys", "too many blocks in one lease");
@@ -89,24 +92,108 @@ static bool is_no_hit(void *arg, uint32_t id)
     return id == BLOCK_NONE || blocks_get(arg, id)->state != BLOCK_READY;
 }
 
-static void find_prefix(const struct store *store, const struct store_lookup *req,
-                        struct found *found)
+static bool go_on(void *arg, uint32_t id)
 {
-    found->count = req->parts[0].n_keys;
-    for (uint32_t p = 0; p < req->n_parts && found->count > 0; p++)
-        found->count = blocks_find_run(store->blocks, req->parts[p].part, req->parts[p].keys,
-                                       found->count, is_no_hit, store->blocks, found->blocks[p]);
+    (void)arg, (void)id;
+    return false;
 }
 
-/* Keys behind the prefix that every part has or is getting. */
-static uint32_t count_pending(const struct store *store, const struct store_lookup *req,
-                              uint32_t from)
+/* Blocks that are there, without a gap, in front of the lookup's offset. */
+static uint32_t run_before(const struct lease *lease, uint32_t p, uint32_t offset)
 {
+    uint32_t run = 0;
+
+    while (run < offset && lease->parts[p].blocks[offset - run - 1] != BLOCK_NONE)
+        run++;
+    return run;
+}
+
+/* What the lists of parts with other rules have, as far as the full ones reach. */
+static void find_others(const struct store *store, const struct store_lookup *req,
+                        struct found *found)
+{
+    for (uint32_t p = 0; p < req->n_parts; p++) {
+        if (found->needed[p] == UINT32_MAX)
+            continue;
+        blocks_find_run(store->blocks, req->parts[p].part, req->parts[p].keys, found->n, go_on,
+                        NULL, found->blocks[p]);
+        for (uint32_t i = 0; i < found->n; i++)
+            if (is_no_hit(store->blocks, found->blocks[p][i]))
+                found->blocks[p][i] = BLOCK_NONE;
+    }
+}
+
+/* The longest prefix whose end has enough blocks in front of it in every part. */
+static void find_boundary(const struct store_lookup *req, const struct lease *lease,
+                          struct found *found)
+{
+    uint32_t run[KVC_PARTS_MAX] = {0};
+
+    found->count = lease && req->offset > 0 ? lease->count : 0;
+    if (found->count > req->offset)
+        found->count = req->offset;
+    for (uint32_t p = 0; p < req->n_parts && req->offset > 0; p++)
+        if (found->needed[p] != UINT32_MAX)
+            run[p] = run_before(lease, p, req->offset);
+    for (uint32_t n = 1; n <= found->n; n++) {
+        uint32_t end = req->offset + n;
+        bool holds = true;
+
+        for (uint32_t p = 0; p < req->n_parts; p++) {
+            if (found->needed[p] == UINT32_MAX)
+                continue;
+            run[p] = found->blocks[p][n - 1] != BLOCK_NONE ? run[p] + 1 : 0;
+            holds = holds && run[p] >= (found->needed[p] < end ? found->needed[p] : end);
+        }
+        if (holds)
+            found->count = end;
+    }
+}
+
+/* What no rule needs for the boundary, nor to go on behind the last key, is not held. */
+static void drop_unneeded(const struct store_lookup *req, struct found *found)
+{
+    uint32_t reach = req->offset + found->n;
+
+    for (uint32_t p = 0; p < req->n_parts; p++)
+        for (uint32_t i = 0; found->needed[p] != UINT32_MAX && i < found->n; i++)
+            if (!lease_needs(found->needed[p], req->offset + i, found->count) &&
+                !lease_needs(found->needed[p], req->offset + i, reach))
+                found->blocks[p][i] = BLOCK_NONE;
+}
+
+static void find_prefix(const struct store *store, const struct store_lookup *req,
+                        const struct lease *lease, struct found *found)
+{
+    found->n = req->parts[0].n_keys;
+    for (uint32_t p = 0; p < req->n_parts; p++) {
+        found->needed[p] = part_needed(store, req->parts[p].part);
+        if (found->needed[p] == UINT32_MAX && found->n > 0)
+            found->n = blocks_find_run(store->blocks, req->parts[p].part, req->parts[p].keys,
+                                       found->n, is_no_hit, store->blocks, found->blocks[p]);
+    }
+    find_others(store, req, found);
+    find_boundary(req, lease, found);
+    found->more = req->more && found->n == req->parts[0].n_keys;
+    if (!found->more)
+        found->n = found->count > req->offset ? found->count - req->offset : 0;
+    drop_unneeded(req, found);
+}
+
+/* Keys behind the prefix that every part has or is getting; of window and state parts the prefix
+ * has less to say than of full ones, if there are any. */
+static uint32_t count_pending(const struct store *store, const struct store_lookup *req,
+                              const struct found *found, uint32_t from)
+{
+    bool only_full = false;
     uint32_t i;
 
+    for (uint32_t p = 0; p < req->n_parts; p++)
+        only_full = only_full || found->needed[p] == UINT32_MAX;
     for (i = from; i < req->parts[0].n_keys; i++)
         for (uint32_t p = 0; p < req->n_parts; p++)
-            if (blocks_find(store->blocks, req->parts[p].part,
+            if ((!only_full || found->needed[p] == UINT32_MAX) &&
+                blocks_find(store->blocks, req->parts[p].part,
                             req->parts[p].keys + (size_t)i * KVC_KEY_BYTES) == BLOCK_NONE)
                 return i - from;
     return i - from;
@@ -130,22 +217,37 @@ static void note_hit(struct store *store, struct block *block, uint32_t now)
     record->hit_ms = now;
 }
 
+/* Where the first part's blocks are that this call found. */
+static void count_tiers(const struct store *store, const struct found *found,
+                        struct store_lookup_result *result)
+{
+    for (uint32_t i = 0; i < found->n; i++)
+        if (found->blocks[0][i] != BLOCK_NONE)
+            result->in_tier[tier_of(blocks_get(store->blocks, found->blocks[0][i]))]++;
+}
+
+/* Keys of this call that are in the prefix. */
+static uint32_t granted(const struct store_lookup *req, const struct found *found)
+{
+    return found->count > req->offset ? found->count - req->offset : 0;
+}
+
 /* again: the same request has counted its hits already. */
 static void count_hits(struct store *store, const struct store_lookup *req,
                        const struct found *found, bool again, struct store_lookup_result *result)
 {
     uint32_t now = (uint32_t)(clock_now_us() / CLOCK_MS_US) | 1;
 
-    for (uint32_t i = 0; i < found->count; i++)
-        result->in_tier[tier_of(blocks_get(store->blocks, found->blocks[0][i]))]++;
+    count_tiers(store, found, result);
     if (again)
         return;
-    for (uint32_t i = 0; i < found->count; i++)
+    for (uint32_t i = 0; i < found->n; i++)
         for (uint32_t p = 0; p < req->n_parts; p++)
-            note_hit(store, blocks_get(store->blocks, found->blocks[p][i]), now);
+            if (found->blocks[p][i] != BLOCK_NONE)
+                note_hit(store, blocks_get(store->blocks, found->blocks[p][i]), now);
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         store->stats.hits[tier] += result->in_tier[tier];
-    store->stats.misses += req->parts[0].n_keys - found->count;
+    store->stats.misses += req->parts[0].n_keys - granted(req, found);
 }
 
 static kvc_status grant(struct owner *owner, const struct store_lookup *req,
@@ -164,18 +266,22 @@ static kvc_status grant(struct owner *owner, const struct store_lookup *req,
         if (status != KVC_OK)
             return status;
     }
-    status = lease_reserve(lease, req->offset + found->count);
+    status = lease_reserve(lease, req->offset + found->n);
     if (status != KVC_OK) {
         if (fresh)
             lease_end(lease);
         return store_refuse(why, status, "", kvc_status_text(status));
     }
-    for (uint32_t i = 0; i < found->count; i++)
+    for (uint32_t i = 0; i < found->n; i++)
         for (uint32_t p = 0; p < req->n_parts; p++)
-            keep_hold(store, found->blocks[p][i]);
-    lease_set(lease, req->offset, found->count, found->blocks);
+            if (found->blocks[p][i] != BLOCK_NONE)
+                keep_hold(store, found->blocks[p][i]);
+    lease_set(lease, req->offset, found->n, found->blocks, found->count);
+    if (!found->more && found->count < req->offset)
+        lease_set(lease, found->count, 0, found->blocks, found->count);
     count_hits(store, req, found, again, result);
     result->count = lease->count;
+    result->reach = lease->reach;
     result->lease = lease->id;
     memcpy(result->token, lease->token, sizeof(result->token));
     result->lease_ms = lease_extend(lease, req->lease_ms);
@@ -188,14 +294,13 @@ static kvc_status answer(struct owner *owner, const struct store_lookup *req,
 {
     struct store *store = owner->store;
 
-    result->pending = count_pending(store, req, found->count);
+    result->pending = count_pending(store, req, found, granted(req, found));
     if (req->probe) {
         result->count = found->count;
-        for (uint32_t i = 0; i < found->count; i++)
-            result->in_tier[tier_of(blocks_get(store->blocks, found->blocks[0][i]))]++;
+        count_tiers(store, found, result);
         return KVC_OK;
     }
-    if (found->count > 0 || req->offset > 0)
+    if (found->count > 0 || (found->more && found->n > 0))
         return grant(owner, req, found, lease, result, why);
     store->stats.misses += lease && req->lease == 0 ? 0 : req->parts[0].n_keys;
     if (lease)
@@ -214,6 +319,8 @@ kvc_status store_lookup(struct store *store, struct owner *owner, const struct s
 
     if (status == KVC_OK && !req->probe)
         status = find_target(owner, req, &lease, why);
+    else if (status == KVC_OK && req->offset != 0)
+        status = store_refuse(why, KVC_E_INVALID, "offset", "a probe names no lease");
     if (status != KVC_OK)
         return status;
     memory = mem_alloc((size_t)req->n_parts * req->parts[0].n_keys * sizeof(uint32_t) + 1);
@@ -221,7 +328,7 @@ kvc_status store_lookup(struct store *store, struct owner *owner, const struct s
         return store_refuse(why, KVC_E_NO_MEMORY, "", "out of memory");
     for (uint32_t p = 0; p < req->n_parts; p++)
         found.blocks[p] = memory + (size_t)p * req->parts[0].n_keys;
-    find_prefix(store, req, &found);
+    find_prefix(store, req, lease, &found);
     status = answer(owner, req, &found, lease, &result, why);
     mem_free(memory);
     if (status == KVC_OK)
@@ -278,13 +385,16 @@ kvc_status store_adopt(struct store *store, struct owner *owner, const uint8_t *
     }
     *result = (struct store_lookup_result){.count = lease->count, .lease = adopted->id};
     for (uint32_t i = 0; i < lease->count; i++) {
-        const struct block *block = blocks_get(store->blocks, from->blocks[i]);
+        const struct block *block;
 
+        if (from->blocks[i] == BLOCK_NONE)
+            continue;
+        block = blocks_get(store->blocks, from->blocks[i]);
         keep_hold_again(store, from->blocks[i]);
         if (block->state == BLOCK_READY)
             result->in_tier[tier_of(block)]++;
     }
-    lease_set(adopted, 0, lease->count, (uint32_t *const[]){from->blocks});
+    lease_set(adopted, 0, lease->count, (uint32_t *const[]){from->blocks}, lease->count);
     memcpy(result->token, adopted->token, sizeof(result->token));
     result->lease_ms = lease_extend(adopted, ms);
     return KVC_OK;

@@ -28,6 +28,9 @@ struct owner {
 
 bool owner_has_part(const struct owner *owner, uint32_t part);
 
+/* Blocks in front of a boundary that the part's rule asks for; UINT32_MAX: all of them. */
+uint32_t part_needed(const struct store *store, uint32_t part);
+
 /*
  * What every request on a part checks first: the owner has registered it, and its epoch is the
  * namespace's. KVC_E_UNKNOWN or KVC_E_STALE, with the fields "part" and "epoch" of list[i], or of

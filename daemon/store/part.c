@@ -7,6 +7,21 @@
 #include "daemon/store/room.h"
 #include "kernels/pack.h"
 
+uint32_t part_needed(const struct store *store, uint32_t part)
+{
+    const struct table_part *record = table_part(store->table, part);
+    uint32_t tokens = table_layout(store->table, record->layout)->block_tokens;
+
+    switch (record->rule) {
+    case STORE_RULE_WINDOW: /* W tokens reach W - 1 back from the next one */
+        return (uint32_t)((record->window - 1 + (uint64_t)tokens - 1) / tokens);
+    case STORE_RULE_STATE:
+        return 1;
+    default:
+        return UINT32_MAX;
+    }
+}
+
 static kvc_status check(const struct owner *owner, const struct store_part *part,
                         struct refusal *why)
 {
@@ -30,10 +45,9 @@ static kvc_status check(const struct owner *owner, const struct store_part *part
                                                   : "no slices, or one of no bytes");
     if (part->rule > STORE_RULE_STATE)
         return store_refuse(why, KVC_E_INVALID, "rule", "no such rule");
-    if (part->rule != STORE_RULE_FULL)
-        return store_refuse(why, KVC_E_UNSUPPORTED, "rule", "only full parts can be registered");
-    if (part->window != 0)
-        return store_refuse(why, KVC_E_INVALID, "window", "a full part has none");
+    if ((part->window != 0) != (part->rule == STORE_RULE_WINDOW))
+        return store_refuse(why, KVC_E_INVALID, "window",
+                            "window parts have one, others have none");
     if (part->name && strlen(part->name) > KVC_NAME_MAX)
         return store_refuse(why, KVC_E_LIMIT, "name", "too long");
     if (owner->identity.role == STORE_ROLE_OPERATOR)

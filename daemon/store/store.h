@@ -192,11 +192,13 @@ struct store_lookup {
     uint32_t offset;
     uint32_t lease_ms; /* 0: default */
     bool probe;
+    bool more; /* keys will be appended: holds what every full part has, also behind the prefix */
     const struct store_lookup_part *parts; /* the same number of keys in each */
     uint32_t n_parts;
 };
 struct store_lookup_result {
     uint32_t count;
+    uint32_t reach; /* >= count: where keys can be appended */
     uint64_t lease;
     uint8_t token[KVC_TOKEN_BYTES];
     uint32_t lease_ms;
