@@ -104,7 +104,7 @@ kvc_status codec_put_drained(uint64_t session, const uint8_t *secret, uint8_t *b
 struct codec_lookup {
     uint64_t request, lease;
     uint32_t offset, lease_ms;
-    bool probe;
+    bool probe, more;
     const uint8_t *keys;
     uint32_t n_keys;
     uint32_t n_parts; /* at most KVC_PARTS_MAX */
@@ -112,7 +112,7 @@ struct codec_lookup {
 };
 kvc_status codec_put_lookup(const struct codec_lookup *lookup, uint8_t *body, size_t *len);
 struct codec_lookup_reply {
-    uint32_t count, lease_ms, gpu, host, pending;
+    uint32_t count, reach, lease_ms, gpu, host, pending;
     uint64_t lease;
     uint8_t token[KVC_TOKEN_BYTES]; /* zeros without a lease */
 };

@@ -22,6 +22,7 @@ kvc_status codec_put_lookup(const struct codec_lookup *lookup, uint8_t *body, si
     message.offset = lookup->offset;
     message.lease_ms = lookup->lease_ms;
     message.probe = lookup->probe;
+    message.more = lookup->more;
     return codec_pack_body(&message.base, body, len);
 }
 
@@ -40,6 +41,8 @@ bool codec_get_lookup_reply(struct codec_scratch *scratch, const struct wire_pac
     reply->gpu = message->gpu;
     reply->host = message->host;
     reply->pending = message->pending;
+    /* A daemon that does not tell it knows of no other rules. */
+    reply->reach = message->reach > message->count ? message->reach : message->count;
     if (message->lease != 0)
         memcpy(reply->token, message->token.data, KVC_TOKEN_BYTES);
     return true;

@@ -112,7 +112,16 @@ KVC_API void kvc_namespace_digest(const kvc_namespace *fields, uint8_t digest[KV
 
 /* Parts. */
 
-typedef enum kvc_rule { KVC_RULE_FULL = 0, KVC_RULE_WINDOW = 1, KVC_RULE_STATE = 2 } kvc_rule;
+/* Which blocks of a prefix a part needs, so that the rest can be computed. */
+typedef enum kvc_rule {
+    KVC_RULE_FULL = 0,   /* all of them */
+    KVC_RULE_WINDOW = 1, /* the last ceil((window - 1) / block_tokens): sliding window attention */
+    KVC_RULE_STATE = 2,  /* the last one: a recurrent state at the boundary */
+} kvc_rule;
+
+/* In place of a block id: the group has no such block (a null block, outside of its window). It is
+ * neither saved nor loaded. */
+#define KVC_NO_BLOCK UINT32_MAX
 
 /* One contiguous piece of every block: block b's lies at base + b * stride. */
 typedef struct kvc_slice {
@@ -154,7 +163,7 @@ typedef struct kvc_part_desc {
     const char *name; /* the model's, for people; may be NULL */
     uint32_t block_tokens;
     kvc_rule rule;
-    uint32_t window; /* tokens */
+    uint32_t window; /* tokens, of a window part; else 0 */
     const kvc_slice *slices;
     uint32_t n_slices;
     uint32_t n_blocks;     /* block ids are 0 .. n_blocks - 1 */
@@ -191,7 +200,9 @@ typedef struct kvc_lease {
 } kvc_lease;
 
 /*
- * Leases the longest prefix of keys[n_keys] that is there in every part named. request names the
+ * Leases the longest prefix of keys[n_keys] for which the rule of every part named holds: in all of
+ * them, or in none. Of window and state parts only the blocks that the rule asks for are leased, the
+ * last ones of the prefix; others cannot be loaded. request names the
  * engine's request: asking again under it extends the same lease; 0 makes a new one. ms 0 is the
  * daemon's default. A miss is KVC_OK with lease->id 0. More than KVC_KEYS_MAX keys are split; when
  * a later packet of them is refused or not answered, the lease ends before it.
@@ -215,7 +226,8 @@ typedef struct kvc_load_args {
     uint64_t lease;
     kvc_part part;
     uint32_t first, count;  /* blocks of the lease */
-    const uint32_t *blocks; /* count distinct block ids of the worker, the destinations */
+    const uint32_t *blocks; /* count block ids of the worker, the destinations: distinct, or
+                               KVC_NO_BLOCK */
     void *stream;           /* cudaStream_t; NULL on the host device */
     int no_verify;          /* do not compare checksums */
     uint8_t *valid; /* count bytes, or NULL: 1 where the destination holds the key's bytes */
@@ -242,13 +254,13 @@ typedef enum kvc_key_state {
     KVC_KEY_HIT = 0,     /* there already, or earlier in this very save */
     KVC_KEY_SAVED = 1,   /* copied; published on proof */
     KVC_KEY_PENDING = 2, /* another save is filling it */
-    KVC_KEY_SKIPPED = 3, /* no room */
+    KVC_KEY_SKIPPED = 3, /* no room, or KVC_NO_BLOCK */
 } kvc_key_state;
 
 typedef struct kvc_save_entry {
     kvc_part part;
     const uint8_t *keys;
-    const uint32_t *blocks; /* the worker's block ids, one a key */
+    const uint32_t *blocks; /* the worker's block ids, one a key; KVC_NO_BLOCK leaves it out */
     uint32_t n_keys;
     uint8_t *states; /* n_keys, or NULL: kvc_key_state of each */
 } kvc_save_entry;

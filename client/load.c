@@ -32,6 +32,8 @@ static kvc_status check_distinct(kvc_client *client, const uint32_t *ids, uint32
     for (uint32_t i = 0; i < n && status == KVC_OK; i++) {
         uint64_t at = (ids[i] * 0x9e3779b97f4a7c15ull) >> (64 - bits);
 
+        if (ids[i] == KVC_NO_BLOCK)
+            continue;
         while (table[at] != 0 && table[at] != ids[i] + 1ull)
             at = (at + 1) & ((1ull << bits) - 1);
         if (table[at] != 0)
@@ -59,7 +61,7 @@ static kvc_status check_args(kvc_client *client, const kvc_load_args *args, stru
         return rpc_fail(&client->rpc, KVC_E_INVALID, "count", "%u behind %u", args->count,
                         args->first);
     for (uint32_t i = 0; i < args->count; i++)
-        if (args->blocks[i] >= (*part)->n_blocks)
+        if (args->blocks[i] >= (*part)->n_blocks && args->blocks[i] != KVC_NO_BLOCK)
             return rpc_fail(&client->rpc, KVC_E_INVALID, NULL, "blocks[%u]: %u, the part has %u", i,
                             args->blocks[i], (*part)->n_blocks);
     return check_distinct(client, args->blocks, args->count);
@@ -172,10 +174,23 @@ static kvc_status load_piece(kvc_client *client, struct piece *piece, bool *mism
     return status != KVC_OK ? status : proved;
 }
 
+/* The next blocks that can be asked for at once: all present, and no more than a request takes. */
+static uint32_t next_run(const kvc_client *client, const kvc_load_args *args, uint32_t *at)
+{
+    uint32_t n = 0;
+
+    while (*at < args->count && args->blocks[*at] == KVC_NO_BLOCK)
+        ++*at;
+    while (n < client->keys_max && *at + n < args->count && args->blocks[*at + n] != KVC_NO_BLOCK)
+        n++;
+    return n;
+}
+
 kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
 {
     struct part *part = NULL;
     bool mismatch = false;
+    uint32_t n;
     kvc_status status = client_enter(client);
 
     if (status == KVC_OK)
@@ -184,22 +199,20 @@ kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
         return status;
     if (args->valid != NULL)
         memset(args->valid, 0, args->count);
-    for (uint32_t at = 0; at < args->count && status == KVC_OK;) {
-        const uint32_t left = args->count - at;
+    for (uint32_t at = 0; status == KVC_OK && (n = next_run(client, args, &at)) > 0; at += n) {
         struct piece piece = {
             .part = part,
             .lease = args->lease,
             .first = args->first + at,
-            .count = left < client->keys_max ? left : client->keys_max,
+            .count = n,
             .blocks = args->blocks + at,
             .valid = args->valid != NULL ? args->valid + at : NULL,
             .verify = !args->no_verify,
             .stream = args->stream,
         };
 
-        status = part->lent != NULL ? load_by_daemon(client, args, part, at, piece.count, &mismatch)
+        status = part->lent != NULL ? load_by_daemon(client, args, part, at, n, &mismatch)
                                     : load_piece(client, &piece, &mismatch);
-        at += piece.count;
     }
     if (status == KVC_OK && mismatch)
         status = rpc_fail(&client->rpc, KVC_E_CHECKSUM, "blocks", "bytes are not the saved ones");

@@ -82,8 +82,8 @@ static void set_lease(const struct codec_lookup_reply *reply, uint32_t blocks, k
 }
 
 /*
- * Appends the keys behind the first packet of them. A refusal there ends the prefix and is no
- * error: what is leased so far is a prefix, too.
+ * Appends the keys behind the first packet of them, as far as every full part has them. A refusal
+ * there ends the prefix and is no error: what is leased so far is a prefix, too.
  */
 static kvc_status append(kvc_client *client, struct codec_lookup *lookup, const uint8_t *keys,
                          uint32_t n_keys, struct codec_lookup_reply *reply)
@@ -91,26 +91,43 @@ static kvc_status append(kvc_client *client, struct codec_lookup *lookup, const 
     struct codec_lookup_reply more;
     kvc_status status;
 
-    while (reply->lease != 0 && lookup->offset + lookup->n_keys == reply->count &&
-           reply->count < n_keys) {
-        const uint32_t left = n_keys - reply->count;
+    while (reply->lease != 0 && lookup->offset + lookup->n_keys == reply->reach &&
+           reply->reach < n_keys) {
+        const uint32_t left = n_keys - reply->reach;
 
         lookup->request = 0;
         lookup->lease = reply->lease;
-        lookup->offset = reply->count;
-        lookup->keys = keys + (size_t)reply->count * KVC_KEY_BYTES;
+        lookup->offset = reply->reach;
+        lookup->keys = keys + (size_t)reply->reach * KVC_KEY_BYTES;
         lookup->n_keys = left < client->keys_max ? left : client->keys_max;
+        lookup->more = left > lookup->n_keys;
         status = ask(client, lookup, &more);
         if (status != KVC_OK)
             return client->rpc.broken;
+        if (more.lease == 0) {
+            *reply = more;
+            return KVC_OK;
+        }
         if (more.lease != reply->lease || more.count < reply->count ||
-            more.count > lookup->offset + lookup->n_keys)
+            more.reach > lookup->offset + lookup->n_keys)
             return client_distrust(client, "LookupReply.count", "not what was appended to");
         more.gpu += reply->gpu;
         more.host += reply->host;
         *reply = more;
     }
     return KVC_OK;
+}
+
+/* A lease that was made to be gone on with, and holds no prefix after all. */
+static kvc_status forget_empty(kvc_client *client, struct codec_lookup_reply *reply)
+{
+    kvc_status status = KVC_OK;
+
+    if (reply->lease != 0 && reply->count == 0) {
+        status = kvc_release(client, reply->lease);
+        *reply = (struct codec_lookup_reply){.pending = reply->pending};
+    }
+    return status;
 }
 
 kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts, uint32_t n_parts,
@@ -124,17 +141,43 @@ kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *part
         return status;
     lookup.keys = keys;
     lookup.n_keys = n_keys < client->keys_max ? n_keys : client->keys_max;
+    lookup.more = n_keys > lookup.n_keys;
     if (n_keys > 0) {
         status = ask(client, &lookup, &reply);
-        if (status == KVC_OK && reply.count > lookup.n_keys)
+        if (status == KVC_OK && reply.reach > lookup.n_keys)
             status = client_distrust(client, "LookupReply.count", "more than was asked for");
     }
     if (status == KVC_OK)
         status = append(client, &lookup, keys, n_keys, &reply);
+    if (status == KVC_OK)
+        status = forget_empty(client, &reply);
     if (status != KVC_OK)
         return status;
     set_lease(&reply, reply.count, lease);
     return KVC_OK;
+}
+
+static bool all_full(kvc_client *client, const kvc_part *parts, uint32_t n_parts)
+{
+    for (uint32_t i = 0; i < n_parts; i++)
+        if (part_of(client, parts[i])->rule != KVC_RULE_FULL)
+            return false;
+    return true;
+}
+
+/* With other rules than full a packet means nothing without those before it, which a lease holds.
+ */
+static kvc_status probe_by_lease(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
+                                 const uint8_t *keys, uint32_t n_keys, uint32_t *blocks)
+{
+    kvc_lease lease;
+    kvc_status status = kvc_lookup(client, 0, parts, n_parts, keys, n_keys, 0, &lease);
+
+    if (status == KVC_OK)
+        status = kvc_release(client, lease.id);
+    if (status == KVC_OK)
+        *blocks = lease.blocks;
+    return status;
 }
 
 kvc_status kvc_probe(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
@@ -145,6 +188,8 @@ kvc_status kvc_probe(kvc_client *client, const kvc_part *parts, uint32_t n_parts
     uint32_t found = 0;
     kvc_status status = enter_lookup(client, parts, n_parts, keys, n_keys, blocks, &lookup);
 
+    if (status == KVC_OK && n_keys > client->keys_max && !all_full(client, parts, n_parts))
+        return probe_by_lease(client, parts, n_parts, keys, n_keys, blocks);
     /* Without a lease to append to, each packet is asked for by itself. */
     for (uint32_t at = 0; status == KVC_OK && at < n_keys && found == at; at += lookup.n_keys) {
         lookup.keys = keys + (size_t)at * KVC_KEY_BYTES;

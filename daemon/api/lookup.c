@@ -48,6 +48,7 @@ kvc_status lookup_lookup(struct session *s, const struct request *request, struc
         .offset = lookup->offset,
         .lease_ms = lookup->lease_ms,
         .probe = lookup->probe,
+        .more = lookup->more,
         .parts = parts,
         .n_parts = (uint32_t)lookup->n_parts,
     };
@@ -72,6 +73,7 @@ kvc_status lookup_lookup(struct session *s, const struct request *request, struc
         .gpu = result.in_tier[TIER_GPU],
         .host = result.in_tier[TIER_HOST],
         .pending = result.pending,
+        .reach = result.reach,
     };
     session_reply(s, WIRE_LOOKUP, request->seq, codec_lookup(s->api->codec, &reply));
     return KVC_OK;

@@ -108,6 +108,7 @@ struct bytes codec_lookup(struct codec *codec, const struct msg_lookup_reply *re
     m.gpu = reply->gpu;
     m.host = reply->host;
     m.pending = reply->pending;
+    m.reach = reply->reach;
     return BODY(codec, m);
 }
 

@@ -148,6 +148,7 @@ static bool from_lookup(struct codec *codec, const ProtobufCMessage *base, struc
         .offset = m->offset,
         .lease_ms = m->lease_ms,
         .probe = m->probe,
+        .more = m->more,
     };
     return true;
 }

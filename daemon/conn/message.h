@@ -90,7 +90,7 @@ struct msg_lookup {
     uint64_t lease;
     uint32_t offset;
     uint32_t lease_ms;
-    bool probe;
+    bool probe, more;
 };
 
 struct msg_save_entry {
@@ -266,7 +266,7 @@ struct msg_lookup_reply {
     uint64_t lease;
     const uint8_t *token; /* KVC_TOKEN_BYTES, or NULL */
     uint32_t lease_ms;
-    uint32_t gpu, host, pending;
+    uint32_t gpu, host, pending, reach;
 };
 
 /* Of the assigned keys of an entry, in order. */

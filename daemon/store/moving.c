@@ -121,17 +121,18 @@ static bool is_paused(const struct store *store)
 
 static bool is_full(const struct store *store, uint64_t bytes)
 {
-    return store->moving_bytes > 0 && store->moving_bytes + bytes > store->config.tuning.moving_bytes_max;
+    return store->moving_bytes > 0 &&
+           store->moving_bytes + bytes > store->config.tuning.moving_bytes_max;
 }
 
 enum moving_result moving_demote(struct tier_class *cls)
 {
     struct store *store = cls->store;
     const struct policy *dirty = &cls->orders[ORDER_DIRTY];
-    uint32_t id = dirty->ops->victim(dirty), slot;
     struct moving *moving;
+    uint32_t id, slot;
 
-    if (id == BLOCK_NONE)
+    if (dirty->ops->victim(dirty) == BLOCK_NONE)
         return MOVING_NO_BLOCK;
     if (is_paused(store))
         return failed(store);
@@ -143,6 +144,13 @@ enum moving_result moving_demote(struct tier_class *cls)
     if (!room_take_host(cls, &slot)) {
         mem_free(moving);
         return MOVING_NO_HOST;
+    }
+    /* What went for the slot may have taken the coldest block with it, being of its family. */
+    id = dirty->ops->victim(dirty);
+    if (id == BLOCK_NONE) {
+        room_give(cls, TIER_HOST, slot);
+        mem_free(moving);
+        return MOVING_NO_BLOCK;
     }
     return start(cls, moving, id, TIER_HOST, slot);
 }

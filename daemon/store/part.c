@@ -99,6 +99,27 @@ static void note_other_layouts(const struct store *store, uint32_t part)
     }
 }
 
+/* Into the ring of its family, when it is first registered. */
+static void join_family(struct store *store, uint32_t part)
+{
+    static const uint8_t none[sizeof(((struct table_part *)0)->family)];
+    const struct table_part *new = table_part(store->table, part);
+
+    store->family_next[part] = part;
+    if (memcmp(new->family, none, sizeof(none)) == 0)
+        return;
+    for (uint32_t i = 1; i < TABLE_PARTS; i++) {
+        const struct table_part *old = table_part(store->table, i);
+
+        if (i == part || !old->used || !store->part_class[i] || old->tenant != new->tenant ||
+            memcmp(old->family, new->family, sizeof(none)) != 0)
+            continue;
+        store->family_next[part] = store->family_next[i];
+        store->family_next[i] = part;
+        return;
+    }
+}
+
 kvc_status store_register(struct store *store, struct owner *owner, const struct store_part *in,
                           struct store_part_info *info, struct refusal *why)
 {
@@ -117,8 +138,10 @@ kvc_status store_register(struct store *store, struct owner *owner, const struct
     status = room_class(store, owner->identity.tenant, layout->slot_bytes, &cls);
     if (status != KVC_OK)
         return store_refuse(why, status, "", kvc_status_text(status));
-    if (!store->part_class[part])
+    if (!store->part_class[part]) {
         note_other_layouts(store, part);
+        join_family(store, part);
+    }
     store->part_class[part] = cls;
     if (!owner_has_part(owner, part))
         owner->parts[owner->n_parts++] = part;

@@ -1,6 +1,7 @@
 #include "daemon/store/room.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "daemon/base/mem.h"
 #include "daemon/store/keep.h"
@@ -79,8 +80,7 @@ void room_want(struct tier_class *cls, int64_t keys)
         room_changed(cls, false);
 }
 
-/* A block goes from every tier. */
-static void evict_all(struct store *store, uint32_t id)
+static void evict_one(struct store *store, uint32_t id)
 {
     const struct block *block = blocks_get(store->blocks, id);
 
@@ -88,6 +88,39 @@ static void evict_all(struct store *store, uint32_t id)
         store->stats.tier_evictions[tier] += block->slot[tier] != SLOT_NONE;
     store->stats.evictions++;
     keep_doom(store, id);
+}
+
+/* Whether a block of `other` is of no use without the block of the same key of `part`. */
+static bool depends(const struct store *store, uint32_t other, uint32_t part)
+{
+    const struct table_part *a = table_part(store->table, other),
+                            *b = table_part(store->table, part);
+
+    return b->rule == STORE_RULE_FULL || (a->rule == b->rule && a->window == b->window);
+}
+
+/*
+ * A block goes from every tier, and so does what the other ranks and groups of its family have of
+ * the key, if nothing keeps it: no prefix can use that any more.
+ */
+static void evict_all(struct store *store, uint32_t id)
+{
+    const struct block *block = blocks_get(store->blocks, id);
+    enum tier_kind tier = block->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
+    uint32_t part = block->part;
+    uint8_t key[KVC_KEY_BYTES];
+
+    memcpy(key, blocks_record(store->blocks, id, tier)->key, sizeof(key));
+    evict_one(store, id);
+    for (uint32_t other = store->family_next[part]; other != part;
+         other = store->family_next[other]) {
+        id = depends(store, other, part) ? blocks_find(store->blocks, other, key) : BLOCK_NONE;
+        if (id == BLOCK_NONE)
+            continue;
+        block = blocks_get(store->blocks, id);
+        if (block->order[TIER_GPU] != ORDER_NONE || block->order[TIER_HOST] != ORDER_NONE)
+            evict_one(store, id);
+    }
 }
 
 /* The victim of an order goes from the tier, if it makes room for those who mapped `mapped`. */

@@ -47,6 +47,7 @@ struct store {
     struct blocks *blocks;
     struct list classes, unbalanced;
     struct tier_class **part_class; /* by part; NULL: not registered since the start */
+    uint32_t *family_next; /* by part: the next of its family, in a ring; itself: it is alone */
 
     struct list owners, freed; /* freed: owe nothing, owner_free is due */
     struct handles sessions, leases;

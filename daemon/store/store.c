@@ -70,7 +70,8 @@ static kvc_status make_parts_of(struct store *store)
     if (status != KVC_OK)
         return status;
     store->part_class = mem_array(TABLE_PARTS, sizeof(struct tier_class *));
-    if (!store->part_class)
+    store->family_next = mem_array(TABLE_PARTS, sizeof(uint32_t));
+    if (!store->part_class || !store->family_next)
         return KVC_E_NO_MEMORY;
     if (getrandom(&store->hash_seed, sizeof(store->hash_seed), 0) != sizeof(store->hash_seed)) {
         log_error("store", "no random numbers: %m");
@@ -137,6 +138,7 @@ void store_destroy(struct store *store)
     expiry_free(&store->lease_ends);
     pin_forget_all(store);
     mem_free(store->part_class);
+    mem_free(store->family_next);
     blocks_destroy(store->blocks);
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         slots_destroy(store->slots[tier]);

@@ -110,9 +110,10 @@ START_TEST(register_refusals_name_the_field)
     part.n_slices = KVC_SLICES_MAX + 1;
     EXPECT(KVC_E_LIMIT, "slice_bytes");
     part.rule = STORE_RULE_WINDOW;
-    EXPECT(KVC_E_UNSUPPORTED, "rule");
+    EXPECT(KVC_E_INVALID, "window");
     part.rule = STORE_RULE_STATE;
-    EXPECT(KVC_E_UNSUPPORTED, "rule");
+    part.window = 7;
+    EXPECT(KVC_E_INVALID, "window");
     part.rule = 3;
     EXPECT(KVC_E_INVALID, "rule");
     part.window = 7;

@@ -96,8 +96,8 @@ START_TEST(test_register)
         numbers[i] = KVC_SLICE_BYTES_MAX;
     REFUSED(KVC_E_LIMIT, "slice_bytes", m.slice_bytes = numbers; m.n_slice_bytes = 5);
     REFUSED(KVC_E_INVALID, "slice_dtypes", m.slice_dtypes = ((ProtobufCBinaryData){3, bytes}));
-    REFUSED(KVC_E_UNSUPPORTED, "rule", m.rule = KVCACHE__RULE__RULE_WINDOW; m.window = 4096);
-    REFUSED(KVC_E_UNSUPPORTED, "rule", m.rule = KVCACHE__RULE__RULE_STATE);
+    REFUSED(KVC_E_INVALID, "window", m.rule = KVCACHE__RULE__RULE_WINDOW);
+    REFUSED(KVC_E_INVALID, "window", m.rule = KVCACHE__RULE__RULE_STATE; m.window = 4096);
     REFUSED(KVC_E_INVALID, "rule", m.rule = (Kvcache__Rule)9);
     REFUSED(KVC_E_INVALID, "window", m.window = 1);
     REFUSED(KVC_E_INVALID, "family", m.family = ((ProtobufCBinaryData){15, bytes}));
