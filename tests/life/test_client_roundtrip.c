@@ -441,8 +441,8 @@ START_TEST(S31_refusals_name_the_field)
     ck_assert_ptr_nonnull(strstr(kvc_error(client), "lease"));
     ck_assert_int_eq(kvc_ping(client), KVC_OK);
     kv.desc.rule = KVC_RULE_WINDOW;
-    kv.desc.window = 100;
-    ck_assert_int_eq(kvc_register(client, &kv.desc, &entry.part), KVC_E_UNSUPPORTED);
+    ck_assert_int_eq(kvc_register(client, &kv.desc, &entry.part), KVC_E_INVALID);
+    ck_assert_ptr_nonnull(strstr(kvc_error(client), "window"));
     kv_free(&kv);
     end();
 }
