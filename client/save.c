@@ -301,7 +301,7 @@ static kvc_status copy_all(kvc_client *client, const struct saving *saving)
 static void tell_states(const struct saving *saving)
 {
     for (uint32_t i = 0; i < saving->reply.n_entries; i++)
-        if (saving->args->entries[i].states != NULL)
+        if (saving->args->entries[i].states != NULL && saving->reply.entries[i].n_states > 0)
             memcpy(saving->args->entries[i].states, saving->reply.entries[i].states,
                    saving->reply.entries[i].n_states);
 }
