@@ -14,6 +14,7 @@
 
 #include "client/ctl/ctl.h"
 #include "client/ctl/echo.h"
+#include "client/ctl/interrupt.h"
 #include "client/ctl/private.h"
 
 #define SLOT_BYTES  KVC_SLOT_BYTES_MIN
@@ -92,7 +93,7 @@ static kvc_status fill(struct bench *bench)
         if (status == KVC_OK && save)
             status = kvc_wait(bench->client, save, 5000, &outcome);
         if (status == KVC_OK)
-            status = outcome.status;
+            status = interrupt_came() ? KVC_E_CANCELLED : outcome.status;
     }
     return status;
 }
@@ -145,7 +146,11 @@ static kvc_status measure(struct bench *bench, struct figure *figure)
     kvc_status status = ours && echo && medians ? KVC_OK : KVC_E_NO_MEMORY;
     for (size_t round = 0; round < rounds && status == KVC_OK; round++) {
         for (size_t i = 0; i < pairs && status == KVC_OK; i++) {
-            if (!echo_once(bench, figure, &echo[i]))
+            bool echoed = echo_once(bench, figure, &echo[i]);
+
+            if (interrupt_came())
+                status = KVC_E_CANCELLED;
+            else if (!echoed)
                 status = KVC_E_SYSTEM;
             else if (figure->keys)
                 status = lookup_once(bench, figure, &ours[i]);
@@ -274,39 +279,46 @@ static int parse(struct bench *bench, int argc, char **argv)
     return optind == argc ? CTL_OK : ctl_usage(bench->ctl, "bench takes no argument", argv[optind]);
 }
 
+static int run_beside(struct bench *bench, uint8_t *cache)
+{
+    /* A slot a block, and the odd extent. */
+    char bytes[32], error[256];
+    int result = CTL_FAILED;
+    snprintf(bytes, sizeof(bytes), "%lluM",
+             (unsigned long long)bench->blocks * SLOT_BYTES / 1048576 * 17 / 16 + 64);
+    interrupt_catch();
+    if (!private_start("host", bytes, "0", &bench->daemon, error, sizeof(error))) {
+        fprintf(stderr, "%s: %s\n", bench->ctl->program, error);
+        return CTL_FAILED;
+    }
+    if (!echo_start(1, &bench->echo)) {
+        fprintf(stderr, "%s: echo: %m\n", bench->ctl->program);
+    } else {
+        echo_pin(bench->daemon.pid, 1);
+        echo_pin(0, 0);
+        result = run(bench, cache);
+        echo_stop(&bench->echo);
+    }
+    return private_stop(&bench->daemon) ? result : CTL_FAILED;
+}
+
 int bench_command(struct ctl *ctl, int argc, char **argv)
 {
     struct bench bench = {.ctl = ctl, .blocks = 100000, .rounds = 5, .pairs = 2000, .random = 1};
     int result = parse(&bench, argc, argv);
     if (result != CTL_OK)
         return result < 0 ? CTL_OK : result;
-    /* A slot a block, and the odd extent. */
-    char bytes[32], error[256];
-    snprintf(bytes, sizeof(bytes), "%lluM",
-             (unsigned long long)bench.blocks * SLOT_BYTES / 1048576 * 17 / 16 + 64);
     uint8_t *cache = mmap(NULL, (size_t)KVC_KEYS_MAX * SLOT_BYTES, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     bench.keys = malloc((size_t)bench.blocks * KVC_KEY_BYTES);
-    if (cache == MAP_FAILED || !bench.keys) {
-        fprintf(stderr, "%s: out of memory\n", ctl->program);
-        return CTL_FAILED;
-    }
-    if (!private_start("host", bytes, "0", &bench.daemon, error, sizeof(error))) {
-        fprintf(stderr, "%s: %s\n", ctl->program, error);
-        result = CTL_FAILED;
-    } else if (!echo_start(1, &bench.echo)) {
-        perror("kvcachectl: echo");
-        result = CTL_FAILED;
-        private_stop(&bench.daemon);
+    if (cache != MAP_FAILED && bench.keys) {
+        result = run_beside(&bench, cache);
     } else {
-        echo_pin(bench.daemon.pid, 1);
-        echo_pin(0, 0);
-        result = run(&bench, cache);
-        echo_stop(&bench.echo);
-        if (!private_stop(&bench.daemon))
-            result = CTL_FAILED;
+        fprintf(stderr, "%s: out of memory\n", ctl->program);
+        result = CTL_FAILED;
     }
-    munmap(cache, (size_t)KVC_KEYS_MAX * SLOT_BYTES);
+    if (cache != MAP_FAILED)
+        munmap(cache, (size_t)KVC_KEYS_MAX * SLOT_BYTES);
     free(bench.keys);
     return result;
 }

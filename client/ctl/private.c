@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/ctl/interrupt.h"
 #include "client/kvcache.h"
 
 #define START_MS 10000
@@ -29,7 +30,7 @@ static void find_program(char *path, size_t size)
     if (len > 0) {
         path[len] = '\0';
         char *slash = strrchr(path, '/');
-        size_t room = size - (size_t)(slash + 1 - path);
+        size_t room = slash ? size - (size_t)(slash + 1 - path) : 0;
         if (slash && snprintf(slash + 1, room, "kvcached") < (int)room && access(path, X_OK) == 0)
             return;
     }
@@ -38,7 +39,8 @@ static void find_program(char *path, size_t size)
 
 static void run_daemon(const struct private_daemon *daemon, pid_t parent, const char *const *args)
 {
-    /* Dies with its maker, even if that happened before the request. */
+    /* Dies with its maker, even if that happened before the request: by a signal that it feels. */
+    interrupt_restore();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(1);
@@ -102,7 +104,7 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
         snprintf(error, error_size, "%s: %s", daemon->folder, strerror(errno));
         return false;
     }
-    snprintf(daemon->socket, sizeof(daemon->socket), "%.90s/socket", daemon->folder);
+    snprintf(daemon->socket, sizeof(daemon->socket), "%s/socket", daemon->folder);
     snprintf(daemon->log, sizeof(daemon->log), "%s/log", daemon->folder);
 
     char program[4096];

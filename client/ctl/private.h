@@ -12,7 +12,7 @@
 struct private_daemon {
     pid_t pid;
     char folder[96];
-    char socket[108];
+    char socket[96 + 8]; /* less than what an address holds */
     char log[128];
 };
 

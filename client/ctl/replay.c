@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "client/ctl/ctl.h"
+#include "client/ctl/interrupt.h"
 #include "client/ctl/private.h"
 #include "client/ctl/report.h"
 #include "client/ctl/stats.h"
@@ -39,13 +40,6 @@ struct replay {
     uint64_t killed;
     uint64_t seed;
 };
-
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int signal)
-{
-    interrupted = signal;
-}
 
 static double now_seconds(void)
 {
@@ -236,13 +230,12 @@ static uint32_t collect(struct replay *replay)
             replay->pids[w] = 0;
             struct tally_worker *counts = &replay->tally->workers[w];
             if (WIFSIGNALED(status)) {
-                if (replay->kill_every && WTERMSIG(status) == SIGKILL && !interrupted)
-                    start_worker(replay, w);
-                else
-                    atomic_store(&counts->failed, 1);
+                bool again = replay->kill_every && WTERMSIG(status) == SIGKILL && !interrupt_came();
                 if (!counts->message[0])
                     snprintf(counts->message, sizeof(counts->message), "killed by signal %d",
                              WTERMSIG(status));
+                if (!again || !start_worker(replay, w))
+                    atomic_store(&counts->failed, 1);
             }
         }
         left += replay->pids[w] > 0;
@@ -263,14 +256,14 @@ static void wait_for_workers(struct replay *replay)
     bool terminal = isatty(STDERR_FILENO) && !replay->ctl->json;
     unsigned random = (unsigned)replay->seed;
     while (collect(replay)) {
-        if (interrupted)
+        if (interrupt_came())
             atomic_store(&replay->tally->stop, 1);
         double now = now_seconds();
         if (terminal && now >= next_line) {
             report_progress(replay->tally, replay->trace.n_requests, now - start, stderr);
             next_line = now + 0.1;
         }
-        if (replay->kill_every && !interrupted && now >= next_kill) {
+        if (replay->kill_every && !interrupt_came() && now >= next_kill) {
             if (now > start)
                 kill_one(replay, &random);
             next_kill = now + (double)replay->kill_every * 1e-3;
@@ -315,6 +308,9 @@ static int run(struct replay *replay)
     bool failed = say_failures(replay);
     if (!stats_fetch(replay->ctl, &after))
         return CTL_FAILED;
+    /* A daemon that was started again counts from 0. */
+    if (after.boot_epoch != before.boot_epoch)
+        before = (struct admin_stats){0};
     struct rusage children;
     getrusage(RUSAGE_CHILDREN, &children);
     struct report report = {
@@ -332,9 +328,9 @@ static int run(struct replay *replay)
         report_json(&report, stdout);
     else
         report_text(&report, stdout);
-    if (interrupted)
+    if (interrupt_came())
         fprintf(stderr, "%s: interrupted\n", replay->ctl->program);
-    return failed || interrupted || report_mismatches(&report) ? CTL_FAILED : CTL_OK;
+    return failed || interrupt_came() || report_mismatches(&report) ? CTL_FAILED : CTL_OK;
 }
 
 static int run_and_stop(struct replay *replay)
@@ -348,7 +344,7 @@ static int run_and_stop(struct replay *replay)
         }
         replay->ctl->socket = replay->daemon.socket;
     }
-    int result = interrupted ? CTL_FAILED : run(replay);
+    int result = interrupt_came() ? CTL_FAILED : run(replay);
     if (!private_stop(&replay->daemon)) {
         fprintf(stderr, "%s: the private daemon did not stop in order\n", replay->ctl->program);
         result = CTL_FAILED;
@@ -373,10 +369,7 @@ int replay_command(struct ctl *ctl, int argc, char **argv)
     int result = parse(&replay, argc, argv);
     if (result != CTL_OK)
         return result < 0 ? CTL_OK : result;
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    interrupt_catch();
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     replay.seed = (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec + (uint64_t)getpid();

@@ -60,6 +60,10 @@ static int read_file(const struct ctl *ctl, struct target *target)
     }
     while (result == CTL_OK && fscanf(file, "%127s", word) == 1)
         result = add_key(ctl, target, word);
+    if (result == CTL_OK && ferror(file)) {
+        fprintf(stderr, "%s: cannot read %s: %m\n", ctl->program, target->keys_file);
+        result = CTL_FAILED;
+    }
     if (!is_stdin)
         fclose(file);
     if (result == CTL_OK && target->n_keys == 0)
