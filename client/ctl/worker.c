@@ -291,6 +291,11 @@ static kvc_status replay_request(struct worker *worker, uint64_t index)
     return status;
 }
 
+static bool tries_on(const struct worker *worker, int tried)
+{
+    return tried < START_TRIES && !atomic_load(&worker->options->tally->stop);
+}
+
 int worker_run(const struct worker_options *options)
 {
     struct worker worker = {.options = options, .counts = &options->tally->workers[options->index]};
@@ -308,14 +313,14 @@ int worker_run(const struct worker_options *options)
                            .save_ms = SAVE_MS,
                            .load_ms = SAVE_MS};
     kvc_status status = kvc_connect(&connect, &worker.client);
-    for (int i = 0; i < START_TRIES && is_session_loss(status); i++) {
+    for (int i = 0; tries_on(&worker, i) && is_session_loss(status); i++) {
         usleep(1000);
         status = kvc_connect(&connect, &worker.client);
     }
     if (status != KVC_OK)
         return fail(&worker, "connect", status);
     status = register_part(&worker);
-    for (int i = 0; i < START_TRIES && is_session_loss(status); i++) {
+    for (int i = 0; tries_on(&worker, i) && is_session_loss(status); i++) {
         reconnect(&worker);
         status = register_part(&worker);
     }
@@ -329,6 +334,8 @@ int worker_run(const struct worker_options *options)
             atomic_fetch_add(&worker.counts->errors, 1);
         if (is_session_loss(status))
             reconnect(&worker);
+        else if (status == KVC_E_STALE) /* the namespace was flushed, and is used anew */
+            (void)register_part(&worker);
         at += step;
         atomic_store(&worker.counts->next, at);
     }
