@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,8 +35,11 @@ static const char *program(const char *name)
     return path;
 }
 
-/* Starts it with its output in two files and $TMPDIR in the test's folder. */
-static pid_t start(const char *const args[])
+/* $TMPDIR of what is started; NULL: the test's folder. */
+static const char *temporary;
+
+/* Starts it with its output in two files, the first of which may be a descriptor instead. */
+static pid_t start_to(int to, const char *const args[])
 {
     const char *argv[32] = {program("kvcachectl")};
     const char *out_path = tmpdir_file("out"), *err_path = tmpdir_file("err");
@@ -45,17 +49,22 @@ static pid_t start(const char *const args[])
         argv[i + 1] = args[i];
     pid = proc_fork();
     if (pid == 0) {
-        int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        int out = to >= 0 ? to : open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         int err = open(err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
         dup2(out, 1);
         dup2(err, 2);
         unsetenv("KVCACHE_SOCKET");
-        setenv("TMPDIR", tmpdir_path(), 1);
+        setenv("TMPDIR", temporary ? temporary : tmpdir_path(), 1);
         execv(argv[0], (char *const *)argv);
         _exit(127);
     }
     return pid;
+}
+
+static pid_t start(const char *const args[])
+{
+    return start_to(-1, args);
 }
 
 static int end_of(pid_t pid)
@@ -401,13 +410,17 @@ START_TEST(replay_of_bad_lines)
 }
 END_TEST
 
+/* A replay that would take minutes: 3 MiB a request. */
+#define LONG_REPLAY(...)                                                                           \
+    start((const char *const[]){"replay", trace_file(30000), "--verify", "--slice-bytes",          \
+                                "131072", __VA_ARGS__, NULL})
+
 /* Ctrl-C in the middle: workers end, the private daemon stops, the result so far is printed. */
 START_TEST(replay_can_be_interrupted)
 {
-    pid_t pid = start((const char *const[]){"replay", trace_file(60000), "--private", "--verify",
-                                            "--demo", NULL});
+    pid_t pid = LONG_REPLAY("--private", "--demo");
 
-    wait_for(count_leftovers() == 1, 5000);
+    wait_for(count_leftovers() == 1, RUN_MS);
     usleep(100000); /* anywhere in the middle, or before it: both must end well */
     kill(pid, SIGINT);
     ck_assert_int_eq(end_of(pid), 1);
@@ -416,22 +429,116 @@ START_TEST(replay_can_be_interrupted)
 }
 END_TEST
 
+START_TEST(bench_can_be_interrupted)
+{
+    pid_t pid = start((const char *const[]){"bench", "--rounds", "1000", NULL});
+
+    wait_for(count_leftovers() == 1, RUN_MS);
+    kill(pid, SIGINT);
+    ck_assert_int_eq(end_of(pid), 1);
+    ck_assert_int_eq(count_leftovers(), 0);
+}
+END_TEST
+
+/* `kvcachectl replay --private | head`: its daemon and its folder are taken down all the same. */
+START_TEST(replay_whose_output_nobody_reads)
+{
+    int ends[2];
+
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    close(ends[0]);
+    ck_assert_int_eq(end_of(start_to(ends[1], (const char *const[]){"replay", trace_file(3),
+                                                                    "--private", NULL})),
+                     1);
+    close(ends[1]);
+    ck_assert_ptr_nonnull(strstr(text_of("err"), "Broken pipe"));
+    ck_assert_int_eq(count_leftovers(), 0);
+}
+END_TEST
+
+/* As long as its socket's name allows. */
+START_TEST(replay_in_a_folder_with_a_long_name)
+{
+    char folder[80];
+
+    memset(folder, 'x', sizeof(folder));
+    memcpy(folder, tmpdir_path(), strlen(tmpdir_path()));
+    folder[strlen(tmpdir_path())] = '/';
+    folder[sizeof(folder) - 1] = '\0';
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    temporary = folder;
+    ck_assert_int_eq(RUN("replay", trace_file(3), "--private", "--gpu-bytes", "4M", "--host-bytes",
+                         "4M"),
+                     0);
+    ck_assert_int_eq(rmdir(folder), 0); /* nothing is left in it */
+}
+END_TEST
+
+static uint64_t stat_of(int sock, size_t offset)
+{
+    Kvcache__StatsReply *stats = talk_stats(sock);
+    uint64_t value;
+
+    memcpy(&value, (const char *)stats + offset, sizeof(value));
+    talk_free(stats);
+    return value;
+}
+
+#define STAT(sock, field) stat_of(sock, offsetof(Kvcache__StatsReply, field))
+
 /* The result of a daemon that dies under the workers is misses, not wrong bytes. */
 START_TEST(F6_replay_survives_its_daemon)
 {
+    static const char *const figures[] = {"mismatches", "demotions", "promotions", "evictions"};
     struct daemon *d = daemon_start(NULL);
-    int idle = daemon_fds(d);
-    pid_t pid = start((const char *const[]){"replay", trace_file(30000), "--socket",
-                                            daemon_socket(d), "--verify", "--json", NULL});
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_OPERATOR, NULL);
+    uint64_t evictions;
+    json_t *root;
+    pid_t pid;
 
-    wait_for(daemon_fds(d) >= idle + 4, RUN_MS);
+    ck_assert_int_eq(RUN("replay", trace_file(100), "--socket", daemon_socket(d), "--slice-bytes",
+                         "131072"),
+                     0);
+    evictions = STAT(sock, evictions);
+    ck_assert_uint_gt(evictions, 20);
+    pid = LONG_REPLAY("--socket", daemon_socket(d), "--json");
+    wait_for(STAT(sock, evictions) > evictions, RUN_MS);
+    close(sock);
     daemon_restart_killed(d);
-    wait_for(daemon_fds(d) >= idle + 4, RUN_MS); /* the workers are back */
+    sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_OPERATOR, NULL);
+    wait_for(STAT(sock, published_blocks) > 0, RUN_MS); /* the workers are back */
+    close(sock);
     kill(pid, SIGINT);
     ck_assert_int_eq(end_of(pid), 1);
-    json_t *root = json_of("out");
+    root = json_of("out");
     ck_assert_int_eq(number(root, "mismatches"), 0);
+    ck_assert_int_gt(number(root, "errors"), 0);
+    /* Of the second daemon, which has not counted on from where the first one was. */
+    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++)
+        ck_assert_int_ge(number(root, figures[i]), 0);
+    ck_assert_int_ge(number(json_object_get(root, "cpu_s"), "daemon"), 0);
     json_decref(root);
+    daemon_stop(d);
+}
+END_TEST
+
+/* Its part is stale then: it registers again and goes on saving. */
+START_TEST(S42_replay_goes_on_after_a_flush)
+{
+    struct daemon *d = daemon_start(NULL);
+    pid_t pid = LONG_REPLAY("--socket", daemon_socket(d), "--json");
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_OPERATOR, NULL);
+    Kvcache__Flush flush = KVCACHE__FLUSH__INIT;
+    uint64_t published;
+
+    wait_for(STAT(sock, published_blocks) > 0, RUN_MS);
+    flush.all = true;
+    talk_free(talk_ask(sock, WIRE_FLUSH, &flush.base, &kvcache__flush_reply__descriptor));
+    published = STAT(sock, published_blocks);
+    wait_for(STAT(sock, published_blocks) > published + 50, RUN_MS);
+    close(sock);
+    kill(pid, SIGINT);
+    ck_assert_int_eq(end_of(pid), 1);
     daemon_stop(d);
 }
 END_TEST
@@ -456,4 +563,6 @@ CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_versio
            without_a_daemon_it_fails_with_1, status_has_its_fields, S42_flush_pin_and_namespaces,
            S15_status_shows_the_quarantine, ping_and_clients, replay_reports_what_it_did,
            replay_with_a_private_daemon_leaves_nothing, replay_of_bad_lines,
-           replay_can_be_interrupted, F6_replay_survives_its_daemon, S15_replay_with_workers_killed)
+           replay_can_be_interrupted, bench_can_be_interrupted, replay_whose_output_nobody_reads,
+           replay_in_a_folder_with_a_long_name, F6_replay_survives_its_daemon,
+           S42_replay_goes_on_after_a_flush, S15_replay_with_workers_killed)
