@@ -11,6 +11,7 @@
 
 #include "daemon/api/api.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/fault.h"
 #include "daemon/base/guard.h"
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
@@ -261,7 +262,7 @@ static void signal_cb(uv_signal_t *handle, int number)
 
 static int open_loop(struct server *s)
 {
-    if (uv_loop_init(&s->loop) < 0)
+    if (fault_fires("server.loop") || uv_loop_init(&s->loop) < 0)
         return cannot("the event loop", KVC_E_SYSTEM);
     uv_timer_init(&s->loop, &s->drain);
     uv_signal_init(&s->loop, &s->terminate);

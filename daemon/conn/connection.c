@@ -216,9 +216,14 @@ static uint32_t receive(struct connection *c)
 {
     struct wire_packet packet = {0};
     const char *why = NULL;
+    enum wire_result result;
     uint32_t cost;
 
-    switch (wire_recv(c->sock, c->hub->buffer, &packet, &why)) {
+    if (fault_fires("connection.recv"))
+        result = (errno = ENOMEM, WIRE_FAIL);
+    else
+        result = wire_recv(c->sock, c->hub->buffer, &packet, &why);
+    switch (result) {
     case WIRE_OK:
         cost = 1 + packet.n_fds / FDS_LIKE_A_PACKET;
         c->events->packet(c->arg, &packet);

@@ -57,7 +57,9 @@ static kvc_status take_lock(struct endpoint *e, char *why)
     struct stat held, named;
 
     for (int i = 0; i < LOCK_TRIES; i++) {
-        e->lock = open(e->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        e->lock = fault_fires("endpoint.lock")
+                      ? (errno = EACCES, -1)
+                      : open(e->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (e->lock < 0)
             return explain(why, KVC_E_SYSTEM, "cannot make %s: %s", e->lock_path, strerror(errno));
         if (flock(e->lock, LOCK_EX | LOCK_NB) < 0) {
@@ -139,7 +141,9 @@ static kvc_status bind_socket(struct endpoint *e, mode_t mode, char *why)
         return explain(why, KVC_E_SYSTEM, "cannot make a socket: %s", strerror(errno));
     /* Nobody but this user may open it before it has its mode. */
     mask = umask(0177);
-    rc = bind(e->sock, (const struct sockaddr *)&e->address, sizeof(e->address));
+    rc = fault_fires("endpoint.bind")
+             ? (errno = EACCES, -1)
+             : bind(e->sock, (const struct sockaddr *)&e->address, sizeof(e->address));
     umask(mask);
     if (rc < 0)
         return explain(why, KVC_E_SYSTEM, "cannot bind %s: %s", path, strerror(errno));

@@ -96,14 +96,18 @@ kvc_status listener_open(uv_loop_t *loop, int sock, listener_accept_cb *accept, 
         status = KVC_E_NO_FDS;
         goto free_listener;
     }
-    if (listen(sock, SOMAXCONN) < 0 || uv_poll_init(loop, &l->poll, sock) < 0)
+    if (fault_fires("listener.poll") || uv_poll_init(loop, &l->poll, sock) < 0)
         goto close_spare;
-    l->open_handles = 1;
     uv_timer_init(loop, &l->timer);
     l->open_handles = 2;
     if (uv_poll_start(&l->poll, UV_READABLE, poll_cb) < 0) {
         listener_close(l);
         return KVC_E_NO_MEMORY;
+    }
+    /* Last, so that nobody is let in who is not served. */
+    if (fault_fires("listener.listen") || listen(sock, SOMAXCONN) < 0) {
+        listener_close(l);
+        return KVC_E_SYSTEM;
     }
     *listener = l;
     return KVC_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "daemon/base/fault.h"
 #include "daemon/base/mem.h"
 
 /*
@@ -85,6 +86,8 @@ static enum outqueue_result send_one(struct outqueue *queue, int sock,
                                      const struct wire_packet *packet)
 {
     if (packet->n_fds > 0 && !may_send_fds(queue, sock, packet->n_fds))
+        return OUTQUEUE_LATER;
+    if (fault_fires("outqueue.send")) /* as if ENOBUFS */
         return OUTQUEUE_LATER;
     switch (wire_send(sock, packet)) {
     case WIRE_OK:

@@ -88,6 +88,8 @@ static kvc_status open_pidfd(int sock, pid_t pid, int *pidfd)
     socklen_t len = sizeof(*pidfd);
     int fd = -1;
 
+    if (fault_fires("process.pidfd"))
+        return KVC_E_NO_FDS;
     if (!old_kernel && getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &len) == 0) {
         *pidfd = fd;
         return KVC_OK;
@@ -140,7 +142,7 @@ kvc_status process_open(uv_loop_t *loop, int sock, process_gone_cb *gone, void *
     if (status != KVC_OK)
         goto free_process;
     p->start_time = read_start_time(p->cred.pid);
-    if (uv_poll_init(loop, &p->poll, p->pidfd) < 0) {
+    if (fault_fires("process.poll") || uv_poll_init(loop, &p->poll, p->pidfd) < 0) {
         status = KVC_E_SYSTEM;
         goto close_pidfd;
     }

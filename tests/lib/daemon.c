@@ -190,6 +190,8 @@ static void judge_refusal(struct daemon *d, const char *output)
     snprintf(line, sizeof(line), "exit live_allocations=0 live_bytes=0 fds=%d", FDS_AT_EXIT);
     log_file_expect_last(&d->log, line);
     ck_assert_msg(access(d->socket, F_OK) < 0, "kvcached left its socket file");
+    snprintf(line, sizeof(line), "%s.lock", d->socket);
+    ck_assert_msg(access(line, F_OK) < 0, "kvcached left its lock file");
 }
 
 struct daemon *daemon_start_armed(const char *const extra_args[], const char *site, uint32_t skip,
@@ -256,6 +258,8 @@ void daemon_stop(struct daemon *d)
     snprintf(line, sizeof(line), "exit live_allocations=0 live_bytes=0 fds=%d", FDS_AT_EXIT);
     log_file_expect_last(&d->log, line);
     ck_assert_msg(access(d->socket, F_OK) < 0, "kvcached left its socket file");
+    snprintf(line, sizeof(line), "%s.lock", d->socket);
+    ck_assert_msg(access(line, F_OK) < 0, "kvcached left its lock file");
     forget(d);
 }
 
