@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -59,6 +60,59 @@ static void on_log(void *arg, enum log_level level, const char *line, size_t len
     fprintf(stderr, "%.*s\n", (int)length, line);
 }
 
+static bool by_daemon;
+
+void kit_copies_by(bool daemon)
+{
+    by_daemon = daemon;
+}
+
+bool kit_daemon_copies(void)
+{
+    return by_daemon;
+}
+
+static struct kit_copy *take_copy(struct kit *kit)
+{
+    for (uint32_t i = 0; i < KIT_COPIES; i++)
+        if (!kit->copies[i].save && !kit->copies[i].load)
+            return &kit->copies[i];
+    ck_abort_msg("too many copies by the daemon");
+    return NULL;
+}
+
+static void tell(struct kit *kit, struct kit_copy *copy, uint32_t chunk, const uint64_t *cells,
+                 kvc_status status)
+{
+    if (copy->told[chunk])
+        return;
+    copy->told[chunk] = true;
+    copy->n_told++;
+    store_chunk_copied(kit->store, copy->save, chunk, cells, status);
+    if (copy->n_told == copy->n_chunks)
+        memset(copy, 0, offsetof(struct kit_copy, told));
+    kit_check(kit);
+}
+
+void kit_tell(struct kit *kit, const struct kit_save *save, uint32_t chunk, kvc_status status)
+{
+    tell(kit, save->copy, chunk, NULL, status);
+}
+
+/* What the daemon's copier does when all sessions have ended. */
+static void end_copies(struct kit *kit)
+{
+    for (uint32_t i = 0; i < KIT_COPIES; i++) {
+        struct kit_copy *copy = &kit->copies[i];
+
+        for (uint32_t chunk = 0; copy->save && chunk < copy->n_chunks; chunk++)
+            tell(kit, copy, chunk, NULL, KVC_E_CANCELLED);
+        if (copy->load)
+            store_load_copied(kit->store, copy->load, false);
+        copy->load = NULL;
+    }
+}
+
 void kit_open(struct kit *kit, const struct kit_config *config)
 {
     uint32_t slot_bytes = config->slot_bytes ? config->slot_bytes : KIT_SLOT_BYTES;
@@ -103,9 +157,11 @@ void kit_close(struct kit *kit)
             continue;
         store_owner_end(kit->store, owner->owner);
         store_owner_gone(kit->store, owner->owner);
-        kit_tick(kit);
-        ck_assert(owner->freed);
     }
+    end_copies(kit);
+    kit_tick(kit);
+    for (uint32_t i = 0; i < kit->n_owners; i++)
+        ck_assert(!kit->owners[i].owner || kit->owners[i].freed);
     while (kit->n_moves > 0)
         kit_moves(kit, kit->n_moves, KVC_E_DEVICE);
     stats = kit_stats(kit);
@@ -231,8 +287,11 @@ static kvc_status open_save(struct kit *kit, struct kit_owner *owner,
 {
     static uint8_t keys[(KIT_KEYS + 1) * KVC_KEY_BYTES];
     struct store_save_entry list[KVC_ENTRIES_MAX + 1] = {0};
-    struct store_save request = {
-        .entries = list, .n_entries = n_entries, .checksums = true, .notify = notify};
+    struct store_save request = {.entries = list,
+                                 .n_entries = n_entries,
+                                 .checksums = true,
+                                 .notify = notify,
+                                 .by_daemon = by_daemon};
     kvc_status status;
 
     memset(save, 0, sizeof(*save));
@@ -271,6 +330,10 @@ void kit_save_seal(struct kit *kit, struct kit_save *save)
     save->result.locations = save->locations;
     save->result.chunks = save->chunks;
     store_save_seal(kit->store, save->open, &save->result);
+    if (by_daemon && save->result.save != 0) {
+        save->copy = take_copy(kit);
+        *save->copy = (struct kit_copy){.save = save->open, .n_chunks = save->result.n_chunks};
+    }
     save->open = NULL;
     kit_check(kit);
     for (uint32_t i = 0; i < save->n_keys; i++)
@@ -301,8 +364,13 @@ int kit_abort(struct kit *kit, struct kit_save *save, bool never_all)
     ck_assert_int_eq(status, KVC_OK);
     kit_check(kit);
     ck_assert_uint_eq(outcome.save, save->result.save);
-    if (pending)
+    /* The daemon's copies that have not begun end here; the save is told of like any other. */
+    for (uint32_t i = 0; pending && never_all && save->copy && i < save->result.n_chunks; i++)
+        tell(kit, save->copy, i, NULL, KVC_E_CANCELLED);
+    if (pending && !(never_all && save->copy))
         return -1;
+    if (pending)
+        kit_tick(kit);
     ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
     ck_assert_uint_eq(outcome.published + outcome.dropped, save->n_assigned);
     return (int)outcome.published;
@@ -334,6 +402,7 @@ static uint64_t checksum(const struct kit *kit, const uint8_t *slot)
 void kit_write(struct kit *kit, const struct kit_save *save, uint32_t chunk)
 {
     uint8_t *entry = save->owner->page + save->chunks[chunk].word * KVC_PAGE_STRIDE;
+    uint64_t cells[KVC_CHUNK_BLOCKS];
     uint32_t first = 0;
 
     for (uint32_t i = 0; i < chunk; i++)
@@ -346,8 +415,13 @@ void kit_write(struct kit *kit, const struct kit_save *save, uint32_t chunk)
 
         fill(kit, save->keys[at], slot);
         sum = checksum(kit, slot);
-        memcpy(entry + 8 * i, &sum, sizeof(sum));
+        cells[i] = sum;
     }
+    if (save->copy) {
+        tell(kit, save->copy, chunk, cells, KVC_OK);
+        return;
+    }
+    memcpy(entry, cells, save->chunks[chunk].blocks * sizeof(cells[0]));
     kit_word(kit, save->owner, save->chunks[chunk].word, save->chunks[chunk].number);
 }
 
@@ -455,9 +529,16 @@ void kit_load(struct kit *kit, struct kit_owner *owner, uint64_t lease, uint32_t
     load->owner = owner;
     load->first = first_key;
     load->count = count;
-    ck_assert_int_eq(store_load(kit->store, owner->owner, &request, load->locations, &load->word,
-                                &load->number, &kit->why),
-                     KVC_OK);
+    if (by_daemon) {
+        load->copy = take_copy(kit);
+        ck_assert_int_eq(store_load_by_daemon(kit->store, owner->owner, &request, load->locations,
+                                              &load->copy->load, &kit->why),
+                         KVC_OK);
+    } else {
+        ck_assert_int_eq(store_load(kit->store, owner->owner, &request, load->locations,
+                                    &load->word, &load->number, &kit->why),
+                         KVC_OK);
+    }
     kit_check(kit);
 }
 
@@ -479,7 +560,12 @@ void kit_verify(struct kit *kit, const struct kit_load *load)
 
 void kit_close_load(struct kit *kit, const struct kit_load *load)
 {
-    kit_word(kit, load->owner, load->word, load->number);
+    if (load->copy) {
+        store_load_copied(kit->store, load->copy->load, true);
+        load->copy->load = NULL;
+    } else {
+        kit_word(kit, load->owner, load->word, load->number);
+    }
     kit_tick(kit);
 }
 

@@ -18,6 +18,7 @@
 #define KIT_KEYS   KVC_KEYS_MAX
 #define KIT_MOVES  1024u
 #define KIT_EVENTS 64u
+#define KIT_COPIES (KVC_SESSION_SAVES_MAX + 8u)
 
 /* 256 KiB slots: eight in the smallest extent, so that tiers of a few slots can be had. */
 #define KIT_SLOT_BYTES (256u << 10)
@@ -34,6 +35,14 @@ struct kit_owner {
     bool freed; /* owner_free was called */
 };
 
+/* A save or load that the daemon copies and that has not ended. */
+struct kit_copy {
+    struct save *save;
+    struct load *load;
+    uint32_t n_chunks, n_told;
+    bool told[KIT_KEYS]; /* chunks whose end was told */
+};
+
 struct kit_move {
     struct move move;
     move_done_cb *done;
@@ -48,6 +57,7 @@ struct kit {
     uint8_t *memory[TIER_COUNT];
     struct kit_owner owners[KIT_OWNERS];
     uint32_t n_owners;
+    struct kit_copy copies[KIT_COPIES];
     struct kit_move moves[KIT_MOVES]; /* started and not done */
     uint32_t n_moves;
     uint64_t moves_started, moved_bytes;
@@ -66,6 +76,7 @@ struct kit_entry {
 struct kit_save {
     struct kit_owner *owner;
     struct save *open; /* until it is sealed */
+    struct kit_copy *copy; /* NULL: the worker copies */
     uint32_t short_of;
     uint32_t n_keys, keys[KIT_KEYS];
     uint8_t states[KIT_KEYS];
@@ -80,8 +91,18 @@ struct kit_load {
     struct kit_owner *owner;
     uint32_t first, count, word; /* keys first .. */
     uint64_t number;
+    struct kit_copy *copy; /* NULL: the worker copies */
     struct store_location locations[KIT_KEYS];
 };
+
+/*
+ * Who copies in saves and loads that are opened from now on: the worker, which proves it by a word,
+ * or the daemon itself. All helpers do what it takes; the lines of saving.md hold for both.
+ */
+void kit_copies_by(bool daemon);
+bool kit_daemon_copies(void);
+/* A copy of the daemon has ended: well, or not. */
+void kit_tell(struct kit *kit, const struct kit_save *save, uint32_t chunk, kvc_status status);
 
 void kit_open(struct kit *kit, const struct kit_config *config);
 /* Ends everything and checks that all slots came back and nothing alarming was logged. */

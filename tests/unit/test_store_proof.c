@@ -1,4 +1,7 @@
-/* Publication on proof, and what is left of a save that fails. */
+/*
+ * Publication on proof, and what is left of a save that fails. Where it says so, once for each way
+ * to copy: the worker's words, or the daemon's own copies, are the proof.
+ */
 #include <string.h>
 
 #include "daemon/base/clock.h"
@@ -32,6 +35,7 @@ static uint32_t after_chunks(uint32_t n)
 
 START_TEST(S12_no_hit_before_the_word)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker = open_three_chunks(512), *second = kit_worker(&kit);
     uint64_t lease;
 
@@ -67,6 +71,7 @@ END_TEST
 
 START_TEST(S13_chunks_appear_in_order)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker = open_three_chunks(512);
 
     kit_write(&kit, &save, 1);
@@ -103,6 +108,7 @@ END_TEST
 
 /* How a save can fail, and whether its worker is still there to be told. */
 enum failure { BY_ABORT, BY_ABORT_NEVER, BY_REQUEST, BY_DEADLINE, BY_DEATH, BY_FLUSH, FAILURES };
+#define CASES (8 * FAILURES)
 
 static void make_fail(enum failure failure, struct kit_owner *worker)
 {
@@ -140,10 +146,11 @@ static void make_fail(enum failure failure, struct kit_owner *worker)
     kit_check(&kit);
 }
 
-/* _i: failure, and which of the chunks were proved before it (a bit each). */
+/* _i: who copies, failure, and which of the chunks were proved before it (a bit each). */
 START_TEST(S14_failure_drops_exactly_the_unpublished)
 {
-    enum failure failure = _i / 8;
+    kit_copies_by(_i >= CASES);
+    enum failure failure = _i % CASES / 8;
     uint32_t proved = _i % 8, published = 0, owed = 0;
     struct kit_owner *worker = open_three_chunks(512), *witness = kit_worker(&kit);
     struct store_stats stats;
@@ -178,9 +185,13 @@ START_TEST(S14_failure_drops_exactly_the_unpublished)
     kit_save(&kit, witness, 0, KEYS, &other);
     ck_assert_uint_eq(kit_count(&other, STORE_KEY_ASSIGNED), KEYS - after_chunks(published));
     kit_prove(&kit, &other);
-    /* Words that come late free the slots and publish nothing. */
-    for (uint32_t i = 0; i < 3; i++)
-        kit_word(&kit, worker, save.chunks[i].word, save.chunks[i].number);
+    /* Words that come late, and copies that end late, free the slots and publish nothing. */
+    for (uint32_t i = 0; i < 3; i++) {
+        if (!kit_daemon_copies())
+            kit_word(&kit, worker, save.chunks[i].word, save.chunks[i].number);
+        else if (!(proved >> i & 1) && failure != BY_ABORT_NEVER)
+            kit_tell(&kit, &save, i, i % 2 == 0 ? KVC_OK : KVC_E_DEVICE);
+    }
     clock_advance(KVC_POLL_OLD_MS * CLOCK_MS_US);
     kit_tick(&kit);
     stats = kit_stats(&kit);
@@ -193,6 +204,7 @@ END_TEST
 
 START_TEST(S14_published_keys_keep_leases_and_order)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker = open_three_chunks(512);
     struct kit_load load;
     uint64_t lease;
@@ -209,6 +221,66 @@ START_TEST(S14_published_keys_keep_leases_and_order)
     kit_put(&kit, worker, 2000, 512 - 74 + 1);
     ck_assert(!kit_has(&kit, 1009));
     ck_assert(kit_has(&kit, 1008));
+    kit_close(&kit);
+}
+END_TEST
+
+/* The failing copy is chunk _i; those that run beside it end afterwards, well or not. */
+START_TEST(S14_failed_copy_of_the_daemon)
+{
+    struct kit_owner *worker;
+    const uint32_t failing = (uint32_t)_i;
+
+    kit_copies_by(true);
+    worker = open_three_chunks(512);
+    for (uint32_t i = 0; i < failing; i++)
+        kit_write(&kit, &save, i);
+    kit_tell(&kit, &save, failing, KVC_E_DEVICE);
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit.n_done, failing == 2 ? 1 : 0);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, KEYS), after_chunks(failing));
+    for (uint32_t i = failing + 1; i < 3; i++) {
+        ck_assert_uint_gt(kit_stats(&kit).quarantined_slots, 0);
+        kit_write(&kit, &save, i);
+    }
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit.n_done, 1);
+    ck_assert_int_eq(kit.done[0].status, KVC_E_DEVICE);
+    ck_assert_uint_eq(kit.done[0].published, after_chunks(failing));
+    ck_assert_uint_eq(kit.done[0].dropped, KEYS - after_chunks(failing));
+    ck_assert_uint_eq(kit_stats(&kit).quarantined_slots, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, after_chunks(failing));
+    kit_close(&kit);
+}
+END_TEST
+
+/* Nobody else's word ends what the daemon copies: not the process's end, not DRAINED. */
+START_TEST(S15_only_the_daemon_ends_its_copies)
+{
+    struct kit_owner *worker, *second;
+
+    kit_copies_by(true);
+    worker = open_three_chunks(512);
+    second = kit_worker(&kit);
+    ck_assert_int_eq(store_drained(kit.store, worker->owner, 0, NULL, 0, &kit.why), KVC_OK);
+    ck_assert_uint_eq(kit_stats(&kit).filling_slots, KEYS);
+    kit_write(&kit, &save, 0);
+    store_owner_end(kit.store, worker->owner);
+    store_owner_gone(kit.store, worker->owner);
+    kit_tick(&kit);
+    ck_assert(!worker->freed);
+    ck_assert_uint_eq(kit_stats(&kit).quarantined_slots, KEYS - 64);
+    ck_assert_int_eq(store_drained(kit.store, second->owner, owner_id(worker->owner),
+                                   owner_secret(worker->owner), KVC_SECRET_BYTES, &kit.why),
+                     KVC_E_BUSY);
+    kit_write(&kit, &save, 2);
+    kit_tick(&kit);
+    ck_assert(!worker->freed);
+    kit_tell(&kit, &save, 1, KVC_E_CANCELLED);
+    kit_tick(&kit);
+    ck_assert(worker->freed);
+    ck_assert_uint_eq(kit_stats(&kit).quarantined_slots, 0);
+    ck_assert_uint_eq(kit_probe(&kit, second, 0, KEYS), 64);
     kit_close(&kit);
 }
 END_TEST
@@ -282,6 +354,7 @@ END_TEST
 
 START_TEST(S16_cancel_keeps_what_is_published_and_answers_once)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker = open_three_chunks(512);
 
     /* The word is there though nobody has looked: it counts. */
@@ -320,6 +393,7 @@ END_TEST
 
 START_TEST(S16_cancel_before_the_answer)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entry;
     struct save_outcome outcome;
@@ -470,17 +544,18 @@ START_TEST(proof_wakes_each_ms_and_old_words_each_100_ms)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 0},
-                 {S12_wrong_numbers_prove_nothing, 0, 0}, {S13_chunks_appear_in_order, 0, 0},
+CHECK_MAIN_LOOPS("store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 1},
+                 {S12_wrong_numbers_prove_nothing, 0, 0}, {S13_chunks_appear_in_order, 0, 1},
                  {S13_a_nudge_publishes_at_once, 0, 0},
-                 {S14_failure_drops_exactly_the_unpublished, 0, 8 * FAILURES - 1},
-                 {S14_published_keys_keep_leases_and_order, 0, 0},
+                 {S14_failure_drops_exactly_the_unpublished, 0, 2 * CASES - 1},
+                 {S14_published_keys_keep_leases_and_order, 0, 1},
+                 {S14_failed_copy_of_the_daemon, 0, 2}, {S15_only_the_daemon_ends_its_copies, 0, 0},
                  {S15_quarantined_slots_are_not_given_away, 0, 0},
                  {S15_a_worker_that_lost_its_socket_drains, 0, 0},
                  {S15_drained_of_the_session_itself, 0, 0},
-                 {S16_cancel_keeps_what_is_published_and_answers_once, 0, 0},
+                 {S16_cancel_keeps_what_is_published_and_answers_once, 0, 1},
                  {S16_cancel_of_a_save_that_is_complete, 0, 0},
-                 {S16_cancel_before_the_answer, 0, 0},
+                 {S16_cancel_before_the_answer, 0, 1},
                  {S17_what_is_stale_changes_nothing_and_is_counted, 0, 0},
                  {proof_never_enqueued_chunks_free_their_slots, 0, 0},
                  {proof_is_taken_when_the_session_ends, 0, 0},

@@ -1,4 +1,7 @@
-/* Saves: what each key is, what is admitted, and how it is cut into chunks. */
+/*
+ * Saves: what each key is, what is admitted, and how it is cut into chunks. Tests with two cases
+ * run once for each way to copy.
+ */
 #include <string.h>
 
 #include "daemon/base/clock.h"
@@ -32,6 +35,7 @@ static void expect_chunks(const struct kit_save *s, uint32_t n, const uint32_t *
 
 START_TEST(save_then_load_round_trip)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_load load;
     uint64_t lease;
@@ -56,6 +60,7 @@ END_TEST
 
 START_TEST(S1_hits_copy_nothing_and_are_used_last_first)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -79,6 +84,7 @@ END_TEST
 
 START_TEST(S1_head_of_a_saved_prefix_is_evicted_last)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 512, .slot_bytes = 4096});
@@ -93,6 +99,7 @@ END_TEST
 
 START_TEST(S2_chunks_of_64_blocks)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 512, .slot_bytes = 4096});
@@ -112,6 +119,7 @@ END_TEST
 
 START_TEST(S2_chunks_of_16_MiB_and_oversize_blocks)
 {
+    kit_copies_by(_i == 1);
     struct store_part_info medium, large;
     struct kit_owner *worker;
     struct kit_entry entries[3];
@@ -138,6 +146,7 @@ END_TEST
 
 START_TEST(S3_blocks_share_no_slot_and_go_alone)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_load load;
     uint64_t lease;
@@ -166,6 +175,7 @@ END_TEST
 
 START_TEST(S5_several_parts_in_one_call)
 {
+    kit_copies_by(_i == 1);
     struct store_part_info second;
     struct kit_owner *worker;
     struct kit_entry entries[3];
@@ -188,6 +198,7 @@ END_TEST
 
 START_TEST(S5_empty_entries_do_nothing)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entry;
 
@@ -220,6 +231,7 @@ static void expect_refused(struct kit_owner *owner, struct kit_entry entry, kvc_
 
 START_TEST(S5_refusals_name_the_field_and_change_nothing)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker, *reader, *scheduler;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -242,10 +254,12 @@ END_TEST
 
 START_TEST(S5_duplicate_keys_and_slices_are_refused)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     uint8_t keys[KVC_KEYS_MAX * KVC_KEY_BYTES];
     struct store_save_entry entry;
-    struct store_save request = {.entries = &entry, .n_entries = 1};
+    struct store_save request = {
+        .entries = &entry, .n_entries = 1, .by_daemon = kit_daemon_copies()};
     struct save *open;
     uint32_t short_of;
 
@@ -281,6 +295,7 @@ END_TEST
 
 START_TEST(S6_entries_of_one_call_share_a_prefix)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entries[2];
 
@@ -302,6 +317,7 @@ END_TEST
 
 START_TEST(S6_shared_keys_without_room_are_skipped_in_both)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entries[2];
 
@@ -319,6 +335,7 @@ END_TEST
 
 START_TEST(S7_pending_is_not_a_hit)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *a, *b;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -340,6 +357,7 @@ END_TEST
 
 START_TEST(S8_a_save_does_not_evict_its_own_hits)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -358,6 +376,7 @@ END_TEST
 
 START_TEST(S8_a_hit_lost_before_the_call_is_copied)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -373,6 +392,7 @@ END_TEST
 
 START_TEST(S10_the_leading_run_is_admitted)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *a, *b;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -477,6 +497,7 @@ END_TEST
 
 START_TEST(save_limit_of_saves_in_flight)
 {
+    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entry;
 
@@ -490,14 +511,16 @@ START_TEST(save_limit_of_saves_in_flight)
 }
 END_TEST
 
-CHECK_MAIN("store/save", CHECK_UNIT_S, save_then_load_round_trip,
-           S1_hits_copy_nothing_and_are_used_last_first, S1_head_of_a_saved_prefix_is_evicted_last,
-           S2_chunks_of_64_blocks, S2_chunks_of_16_MiB_and_oversize_blocks,
-           S3_blocks_share_no_slot_and_go_alone, S5_several_parts_in_one_call,
-           S5_empty_entries_do_nothing, S5_refusals_name_the_field_and_change_nothing,
-           S5_duplicate_keys_and_slices_are_refused, S6_entries_of_one_call_share_a_prefix,
-           S6_shared_keys_without_room_are_skipped_in_both, S7_pending_is_not_a_hit,
-           S8_a_save_does_not_evict_its_own_hits, S8_a_hit_lost_before_the_call_is_copied,
-           S10_the_leading_run_is_admitted, save_without_words_admits_leading_chunks,
-           save_fault_of_a_word_skips_the_rest, save_uses_only_extents_that_are_mapped,
-           save_limit_of_saves_in_flight)
+CHECK_MAIN_LOOPS(
+    "store/save", CHECK_UNIT_S, {save_then_load_round_trip, 0, 1},
+    {S1_hits_copy_nothing_and_are_used_last_first, 0, 1},
+    {S1_head_of_a_saved_prefix_is_evicted_last, 0, 1}, {S2_chunks_of_64_blocks, 0, 1},
+    {S2_chunks_of_16_MiB_and_oversize_blocks, 0, 1}, {S3_blocks_share_no_slot_and_go_alone, 0, 1},
+    {S5_several_parts_in_one_call, 0, 1}, {S5_empty_entries_do_nothing, 0, 1},
+    {S5_refusals_name_the_field_and_change_nothing, 0, 1},
+    {S5_duplicate_keys_and_slices_are_refused, 0, 1}, {S6_entries_of_one_call_share_a_prefix, 0, 1},
+    {S6_shared_keys_without_room_are_skipped_in_both, 0, 1}, {S7_pending_is_not_a_hit, 0, 1},
+    {S8_a_save_does_not_evict_its_own_hits, 0, 1}, {S8_a_hit_lost_before_the_call_is_copied, 0, 1},
+    {S10_the_leading_run_is_admitted, 0, 1}, {save_without_words_admits_leading_chunks, 0, 0},
+    {save_fault_of_a_word_skips_the_rest, 0, 0}, {save_uses_only_extents_that_are_mapped, 0, 0},
+    {save_limit_of_saves_in_flight, 0, 1})
