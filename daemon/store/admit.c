@@ -490,7 +490,6 @@ void store_save_seal(struct store *store, struct save *save, struct store_save_r
         save_free(save);
     } else {
         save_set_phase(save, SAVE_COPYING);
-        save->queued = clock_now_us() + store->config.tuning.save_proof_ms * CLOCK_MS_US;
-        list_push_back(&store->saves, &save->queue);
+        save_await_proof(store, save);
     }
 }

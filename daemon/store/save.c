@@ -236,6 +236,18 @@ bool save_is_in(const struct save *save, uint32_t namespace_)
     return false;
 }
 
+/* New deadlines are the latest, but for the first after the setting was made shorter. */
+void save_await_proof(struct store *store, struct save *save)
+{
+    struct list *at = &store->saves;
+
+    save->queued = clock_now_us() + store->config.tuning.save_proof_ms * CLOCK_MS_US;
+    while (at->prev != &store->saves &&
+           container_of(at->prev, struct save, queue)->queued > save->queued)
+        at = at->prev;
+    list_insert_before(at, &save->queue);
+}
+
 void save_tick(struct store *store, uint64_t now)
 {
     struct save *save;

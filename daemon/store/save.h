@@ -73,6 +73,9 @@ bool save_is_in(const struct save *save, uint32_t namespace_);
 /* Frees the save's memory; it is in no list afterwards. */
 void save_free(struct save *save);
 
+/* From now on the save has the time that is set for its proof. */
+void save_await_proof(struct store *store, struct save *save);
+
 /* Aborts saves that are not proved in time. */
 void save_tick(struct store *store, uint64_t now);
 uint64_t save_next_wake(const struct store *store);

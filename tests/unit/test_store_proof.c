@@ -479,6 +479,31 @@ START_TEST(proof_never_enqueued_chunks_free_their_slots)
 }
 END_TEST
 
+/* A save keeps the time that it was given, and does not keep that of a later one from counting. */
+START_TEST(proof_time_that_is_made_shorter)
+{
+    struct store_tuning tuning = {.lease_ms = KVC_LEASE_MS_DEFAULT, .save_proof_ms = 3600000};
+    struct kit_owner *worker;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 16, .host_slots = 16});
+    worker = kit_worker(&kit);
+    store_tune(kit.store, &tuning);
+    kit_save(&kit, worker, 1, 1, &save);
+    tuning.save_proof_ms = 1000;
+    store_tune(kit.store, &tuning);
+    kit_save(&kit, worker, 2, 1, &other);
+    clock_advance(1000 * CLOCK_MS_US);
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit_stats(&kit).aborted_saves, 1);
+    ck_assert_uint_eq(kit_stats(&kit).filling_slots, 1);
+    kit_prove(&kit, &save);
+    store_nudge(kit.store, worker->owner);
+    ck_assert(kit_has(&kit, 1));
+    ck_assert(!kit_has(&kit, 2));
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(proof_is_taken_when_the_session_ends)
 {
     struct kit_owner *worker = open_three_chunks(512), *second = kit_worker(&kit);
@@ -558,6 +583,7 @@ CHECK_MAIN_LOOPS("store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 1}
                  {S16_cancel_before_the_answer, 0, 1},
                  {S17_what_is_stale_changes_nothing_and_is_counted, 0, 0},
                  {proof_never_enqueued_chunks_free_their_slots, 0, 0},
+                 {proof_time_that_is_made_shorter, 0, 0},
                  {proof_is_taken_when_the_session_ends, 0, 0},
                  {proof_session_ends_while_its_save_waits_for_room, 0, 0},
                  {proof_wakes_each_ms_and_old_words_each_100_ms, 0, 0})
