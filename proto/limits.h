@@ -74,6 +74,12 @@
 #define KVC_OUT_CUT_BYTES  (1024u * 1024u) /* ... and cuts it */
 #define KVC_OUT_CUT_MS     5000u           /* ... also when nothing left for this long */
 
+/* What one tenant may have of the tables that all share: a quarter of each. */
+#define KVC_TENANT_SESSIONS_MAX   1024u
+#define KVC_TENANT_NAMESPACES_MAX 1024u
+#define KVC_TENANT_LAYOUTS_MAX    256u
+#define KVC_TENANT_PARTS_MAX      2048u
+
 /* Objects of one session. */
 #define KVC_SESSION_LEASES_MAX 4096u
 #define KVC_SESSION_SAVES_MAX  256u

@@ -12,6 +12,7 @@
 #include "daemon/store/load.h"
 #include "daemon/store/proof.h"
 #include "daemon/store/save.h"
+#include "daemon/store/share.h"
 
 uint64_t owner_id(const struct owner *owner)
 {
@@ -140,6 +141,8 @@ kvc_status store_owner_open(struct store *store, const struct owner_identity *id
 
     if (identity->n_devices > sizeof(identity->devices) / KVC_UUID_BYTES)
         return KVC_E_LIMIT;
+    if (!share_has_session(store, identity->tenant))
+        return KVC_E_LIMIT;
     owner = mem_zalloc(sizeof(*owner));
     if (!owner)
         return KVC_E_NO_MEMORY;
@@ -165,6 +168,7 @@ kvc_status store_owner_open(struct store *store, const struct owner_identity *id
     if (status != KVC_OK)
         goto free_owner;
     handles_put(&store->sessions, owner->id, owner);
+    store->sessions_of[identity->tenant]++;
     list_push_back(&store->owners, &owner->link);
     *ret = owner;
     return KVC_OK;
@@ -277,6 +281,7 @@ void owner_destroy(struct owner *owner)
         load_free(load);
     lease_forget_all(owner);
     handles_remove(&store->sessions, owner->id);
+    store->sessions_of[owner->identity.tenant]--;
     table_remove_session(store->table, owner->session);
     list_remove(&owner->link);
     free_memory(owner);

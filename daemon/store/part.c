@@ -5,6 +5,7 @@
 #include "daemon/base/log.h"
 #include "daemon/store/owner.h"
 #include "daemon/store/room.h"
+#include "daemon/store/share.h"
 #include "kernels/pack.h"
 
 uint32_t part_needed(const struct store *store, uint32_t part)
@@ -129,11 +130,11 @@ kvc_status store_register(struct store *store, struct owner *owner, const struct
     kvc_status status = check(owner, in, why);
 
     if (status == KVC_OK)
+        status = share_check_part(owner, in, why);
+    if (status == KVC_OK)
         status = add_to_table(owner, in, &part, why);
     if (status != KVC_OK)
         return status;
-    if (!owner_has_part(owner, part) && owner->n_parts == KVC_PARTS_MAX)
-        return store_refuse(why, KVC_E_LIMIT, "", "too many parts of one session");
     layout = table_layout(store->table, table_part(store->table, part)->layout);
     status = room_class(store, owner->identity.tenant, layout->slot_bytes, &cls);
     if (status != KVC_OK)

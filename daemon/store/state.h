@@ -51,6 +51,7 @@ struct store {
 
     struct list owners, freed; /* freed: owe nothing, owner_free is due */
     struct handles sessions, leases;
+    uint32_t sessions_of[TABLE_TENANTS];
     struct expiry lease_ends;
     struct handles pins; /* by block */
     struct expiry pin_ends;

@@ -116,7 +116,8 @@ kvc_status store_tenant(struct store *store, const char *name, uint32_t uid, uin
 
 /*
  * Makes session id, secret and, for workers and readers, the completion page. user is the caller's.
- * KVC_E_LIMIT for more devices than the table holds, KVC_E_NO_ROOM when all sessions are in use.
+ * KVC_E_LIMIT for more devices than the table holds and more sessions than a tenant may have,
+ * KVC_E_NO_ROOM when all sessions are in use.
  */
 kvc_status store_owner_open(struct store *store, const struct owner_identity *identity, void *user,
                             struct owner **owner);

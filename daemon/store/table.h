@@ -260,6 +260,14 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens,
                             const uint32_t *slice_bytes, uint32_t n_slices,
                             const uint8_t *dtypes, uint32_t *index);
 kvc_status table_add_part(struct table *table, const struct table_part *part, uint32_t *index);
+/* What the three before would find; TABLE_NONE: they would add one. */
+uint32_t table_find_namespace(const struct table *table, uint32_t tenant,
+                              const uint8_t digest[KVC_NAMESPACE_BYTES]);
+uint32_t table_find_layout(const struct table *table,
+                           const uint8_t fingerprint[KVC_FINGERPRINT_BYTES]);
+uint32_t table_find_part(const struct table *table, const struct table_part *part);
+/* Whether nothing can be added to a section (of these, and tenants). */
+bool table_is_full(const struct table *table, enum table_section section);
 kvc_status table_add_session(struct table *table, const struct table_session *session,
                              uint32_t *index);
 void table_remove_session(struct table *table, uint32_t index);

@@ -108,22 +108,37 @@ kvc_status table_add_tenant(struct table *table, const char *name, uint32_t uid,
     return KVC_OK;
 }
 
+bool table_is_full(const struct table *table, enum table_section section)
+{
+    return table->filled[section] == table->header->sections[section].records;
+}
+
+uint32_t table_find_namespace(const struct table *table, uint32_t tenant,
+                              const uint8_t digest[KVC_NAMESPACE_BYTES])
+{
+    for (uint32_t i = 0; i < table->filled[SECTION_NAMESPACES]; i++) {
+        const struct table_namespace *ns = &table->namespaces[i];
+
+        if (ns->tenant == tenant && memcmp(ns->digest, digest, sizeof(ns->digest)) == 0)
+            return i;
+    }
+    return TABLE_NONE;
+}
+
 kvc_status table_add_namespace(struct table *table, uint32_t tenant,
                                const uint8_t digest[KVC_NAMESPACE_BYTES], const char *name,
                                uint32_t *index)
 {
     uint32_t at = table->filled[SECTION_NAMESPACES];
+    uint32_t found = table_find_namespace(table, tenant, digest);
     struct table_namespace *ns;
 
     assert(table_tenant(table, tenant)->used);
     if (name && !name_fits(name))
         return KVC_E_INVALID;
-    for (uint32_t i = 0; i < at; i++) {
-        ns = &table->namespaces[i];
-        if (ns->tenant == tenant && memcmp(ns->digest, digest, sizeof(ns->digest)) == 0) {
-            *index = i;
-            return KVC_OK;
-        }
+    if (found != TABLE_NONE) {
+        *index = found;
+        return KVC_OK;
     }
     if (at == TABLE_NAMESPACES)
         return KVC_E_NO_ROOM;
@@ -140,6 +155,15 @@ kvc_status table_add_namespace(struct table *table, uint32_t tenant,
     return KVC_OK;
 }
 
+uint32_t table_find_layout(const struct table *table,
+                           const uint8_t fingerprint[KVC_FINGERPRINT_BYTES])
+{
+    for (uint32_t i = 0; i < table->filled[SECTION_LAYOUTS]; i++)
+        if (memcmp(table->layouts[i].fingerprint, fingerprint, KVC_FINGERPRINT_BYTES) == 0)
+            return i;
+    return TABLE_NONE;
+}
+
 kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const uint32_t *slice_bytes,
                             uint32_t n_slices, const uint8_t *dtypes, uint32_t *index)
 {
@@ -147,7 +171,7 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const ui
     uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
     struct pack_layout pack = {.slice_offsets = offsets};
     struct table_layout *layout;
-    uint32_t at = table->filled[SECTION_LAYOUTS];
+    uint32_t at = table->filled[SECTION_LAYOUTS], found;
     kvc_status status;
 
     if (!block_tokens)
@@ -158,12 +182,10 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const ui
     if (status)
         return status;
     pack_layout_fingerprint(&pack, block_tokens, dtypes, fingerprint);
-    for (uint32_t i = 0; i < at; i++) {
-        layout = &table->layouts[i];
-        if (memcmp(layout->fingerprint, fingerprint, sizeof(fingerprint)) == 0) {
-            *index = i;
-            return KVC_OK;
-        }
+    found = table_find_layout(table, fingerprint);
+    if (found != TABLE_NONE) {
+        *index = found;
+        return KVC_OK;
     }
     if (at == TABLE_LAYOUTS)
         return KVC_E_NO_ROOM;
@@ -189,19 +211,27 @@ static bool same_part(const struct table_part *a, const struct table_part *b)
            a->rule == b->rule && a->window == b->window;
 }
 
+/* Record 0 is never used. */
+uint32_t table_find_part(const struct table *table, const struct table_part *part)
+{
+    for (uint32_t i = 1; i < table->filled[SECTION_PARTS]; i++)
+        if (same_part(&table->parts[i], part))
+            return i;
+    return TABLE_NONE;
+}
+
 kvc_status table_add_part(struct table *table, const struct table_part *part, uint32_t *index)
 {
     uint32_t at = table->filled[SECTION_PARTS];
+    uint32_t found = table_find_part(table, part);
     struct table_part *made;
 
     assert(table_namespace(table, part->namespace_)->used);
     assert(table_namespace(table, part->namespace_)->tenant == part->tenant);
     assert(table_layout(table, part->layout)->used);
-    for (uint32_t i = 1; i < at; i++) {
-        if (same_part(&table->parts[i], part)) {
-            *index = i;
-            return KVC_OK;
-        }
+    if (found != TABLE_NONE) {
+        *index = found;
+        return KVC_OK;
     }
     if (at == TABLE_PARTS)
         return KVC_E_NO_ROOM;

@@ -182,6 +182,128 @@ START_TEST(register_limit_of_parts)
 }
 END_TEST
 
+static uint32_t count_records(void)
+{
+    const struct table *table = store_table(kit.store);
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < TABLE_NAMESPACES; i++)
+        n += table_namespace(table, i)->used;
+    for (uint32_t i = 0; i < TABLE_LAYOUTS; i++)
+        n += table_layout(table, i)->used;
+    for (uint32_t i = 0; i < TABLE_PARTS; i++)
+        n += table_part(table, i)->used;
+    return n;
+}
+
+START_TEST(register_refused_leaves_nothing_in_the_table)
+{
+    struct kit_owner *worker = open_with(0);
+    uint32_t slice = 4096, before;
+    uint8_t digest[KVC_NAMESPACE_BYTES] = {0};
+    struct store_part part = {
+        .namespace_digest = digest, .slice_bytes = &slice, .n_slices = 1, .block_tokens = 1};
+
+    for (uint8_t i = 1; i < KVC_PARTS_MAX; i++) {
+        digest[5] = i;
+        ck_assert_int_eq(try_register(worker, &part), KVC_OK);
+    }
+    before = count_records();
+    digest[5] = 0xff;
+    slice = 8192;
+    ck_assert_int_eq(try_register(worker, &part), KVC_E_LIMIT);
+    ck_assert_uint_eq(count_records(), before);
+    kit_close(&kit);
+}
+END_TEST
+
+static struct owner *open_for(uint32_t tenant, struct kit_owner *user)
+{
+    struct owner_identity identity = {.role = STORE_ROLE_SCHEDULER, .tenant = tenant};
+    struct owner *owner = NULL;
+
+    if (store_owner_open(kit.store, &identity, user, &owner) == KVC_OK)
+        return owner;
+    return NULL;
+}
+
+/* The field that the first refusal names, for a tenant that registers and forgets without end. */
+static uint32_t register_many(struct owner *owner, bool layouts, const char *field)
+{
+    uint8_t digest[KVC_NAMESPACE_BYTES] = {0};
+    uint32_t slice = 4096, n;
+    struct store_part part = {
+        .namespace_digest = digest, .slice_bytes = &slice, .n_slices = 1, .block_tokens = 1};
+    struct store_part_info info;
+    kvc_status status;
+
+    for (n = 0;; n++) {
+        if (layouts)
+            part.block_tokens = n + 1;
+        else
+            memcpy(digest, &n, sizeof(n));
+        status = store_register(kit.store, owner, &part, &info, &kit.why);
+        if (status != KVC_OK)
+            break;
+        ck_assert_int_eq(store_unregister(kit.store, owner, info.part, NULL), KVC_OK);
+    }
+    ck_assert_int_eq(status, KVC_E_LIMIT);
+    ck_assert_str_eq(kit.why.field, field);
+    return n;
+}
+
+START_TEST(register_share_of_a_tenant)
+{
+    static struct kit_owner mine, others;
+    struct owner *greedy, *other;
+    uint32_t tenant, before;
+
+    open_with(0);
+    ck_assert_int_eq(store_tenant(kit.store, "uid:2", 2, &tenant), KVC_OK);
+    greedy = open_for(tenant, &mine);
+    ck_assert_uint_eq(register_many(greedy, false, "namespace_digest"), KVC_TENANT_NAMESPACES_MAX);
+    ck_assert_uint_eq(register_many(greedy, true, "slice_bytes"), KVC_TENANT_LAYOUTS_MAX);
+    before = count_records();
+    register_many(greedy, false, "namespace_digest");
+    ck_assert_uint_eq(count_records(), before);
+    /* There is as much for the next. */
+    ck_assert_int_eq(store_tenant(kit.store, "uid:3", 3, &tenant), KVC_OK);
+    other = open_for(tenant, &others);
+    ck_assert_uint_eq(register_many(other, true, "slice_bytes"), KVC_TENANT_LAYOUTS_MAX);
+    ck_assert_uint_eq(register_many(other, false, "namespace_digest"), KVC_TENANT_NAMESPACES_MAX);
+    store_owner_end(kit.store, greedy);
+    store_owner_end(kit.store, other);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(sessions_of_a_tenant)
+{
+    static struct kit_owner users[KVC_TENANT_SESSIONS_MAX + 2];
+    uint32_t tenant, other;
+    struct owner *owners[KVC_TENANT_SESSIONS_MAX], *guest;
+
+    open_with(0);
+    ck_assert_int_eq(store_tenant(kit.store, "uid:2", 2, &tenant), KVC_OK);
+    ck_assert_int_eq(store_tenant(kit.store, "uid:3", 3, &other), KVC_OK);
+    for (uint32_t i = 0; i < KVC_TENANT_SESSIONS_MAX; i++) {
+        owners[i] = open_for(tenant, &users[i]);
+        ck_assert_ptr_nonnull(owners[i]);
+    }
+    ck_assert_ptr_null(open_for(tenant, &users[KVC_TENANT_SESSIONS_MAX]));
+    guest = open_for(other, &users[KVC_TENANT_SESSIONS_MAX]);
+    ck_assert_ptr_nonnull(guest);
+    store_owner_end(kit.store, guest);
+    store_owner_end(kit.store, owners[0]);
+    kit_tick(&kit);
+    owners[0] = open_for(tenant, &users[KVC_TENANT_SESSIONS_MAX + 1]);
+    ck_assert_ptr_nonnull(owners[0]);
+    for (uint32_t i = 0; i < KVC_TENANT_SESSIONS_MAX; i++)
+        store_owner_end(kit.store, owners[i]);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(extents_are_the_tenants_only)
 {
     struct owner_identity identity = {.role = STORE_ROLE_WORKER};
@@ -383,6 +505,8 @@ CHECK_MAIN_LOOPS("store/owner", CHECK_UNIT_S, {owner_page_is_sealed_and_private,
                  {owner_ids_and_secrets_differ, 0, 0}, {owner_with_too_many_devices, 0, 0},
                  {register_refusals_name_the_field, 0, 0}, {S34_another_layout_is_a_miss, 0, 0},
                  {S41_registering_again_is_the_same_part, 0, 0}, {register_limit_of_parts, 0, 0},
+                 {register_refused_leaves_nothing_in_the_table, 0, 0},
+                 {register_share_of_a_tenant, 0, 0}, {sessions_of_a_tenant, 0, 0},
                  {extents_are_the_tenants_only, 0, 0},
                  {S42_a_flush_drops_every_block_of_the_namespace, 0, 0},
                  {S42_old_epochs_are_stale, 0, 0},
