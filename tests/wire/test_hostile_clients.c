@@ -89,19 +89,19 @@ START_TEST(F39_who_says_nothing_is_cut)
     for (size_t i = 0; i < 8; i++)
         silent[i] = talk_connect(n.socket);
     wait_for(daemon_fds(n.daemon) == n.fds + 16, 2000);
-    daemon_clock_advance(n.daemon, (KVC_HELLO_MS - 2000) * 1000ull);
+    daemon_clock_advance(n.daemon, KVC_HELLO_MS / 2 * 1000ull);
     late = talk_connect(n.socket);
     usleep(300 * 1000); // several looks, none of which may find anybody
     ck_assert_int_eq(daemon_log_count(n.daemon, "reason=no_hello"), 0);
     daemon_log_expect(n.daemon, "reason=no_hello");
-    daemon_clock_advance(n.daemon, 2000 * 1000ull);
+    daemon_clock_advance(n.daemon, KVC_HELLO_MS / 2 * 1000ull);
     for (size_t i = 0; i < 8; i++) {
         ck_assert(talk_ended(silent[i]));
         close(silent[i]);
     }
     ck_assert_int_eq(daemon_log_count(n.daemon, "reason=no_hello"), 8);
     // The one that came later has its own time; and one that has said HELLO may be silent.
-    ck_assert_int_eq(daemon_fds(n.daemon), n.fds + 2);
+    wait_for(daemon_fds(n.daemon) == n.fds + 2, 2000);
     close(late);
     neighbour_close(&n);
 }
@@ -157,7 +157,8 @@ START_TEST(F39_one_that_never_reads)
     neighbour_open(&n, NULL);
     daemon_log_expect(n.daemon, "connection cut");
     w = talk_worker(n.socket, KVCACHE__ROLE__ROLE_WORKER, 7);
-    while (refused < 500) {
+    // It is not only slow when it takes nothing however often it answers another.
+    while (refused < 50) {
         static const uint16_t types[] = {WIRE_STATS, WIRE_MAP, WIRE_LIST, WIRE_PING};
         static const uint8_t clients[] = "\x0a\x07"
                                          "clients";
@@ -169,9 +170,9 @@ START_TEST(F39_one_that_never_reads)
             refused = 0;
         } else {
             refused++;
-            usleep(100);
+            neighbour_works(&n);
         }
-        if ((sent + refused) % 100 == 0)
+        if (sent % 100 == 0)
             neighbour_works(&n);
     }
     ck_assert_uint_gt(sent, 100);
