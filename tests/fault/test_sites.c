@@ -300,9 +300,11 @@ START_TEST(site_block_seed)
 END_TEST
 
 // What is needed to start: it does not, and says why once.
-static const char *const start_sites[] = {"endpoint.socket", "device.reserve", "device.map",
-                                          "fd.memfd",        "fd.truncate",    "fd.seal",
-                                          "fd.map",          "mem.alloc"};
+static const char *const start_sites[] = {
+    "endpoint.socket", "device.reserve",  "device.map",    "fd.memfd",      "fd.truncate",
+    "fd.seal",         "fd.map",          "mem.alloc",     "endpoint.lock", "endpoint.bind",
+    "server.loop",     "listener.listen", "listener.poll",
+};
 
 static bool starts(const char *site, uint32_t k)
 {
@@ -358,4 +360,4 @@ CHECK_MAIN_LOOPS("fault/sites", CHECK_LIFE_S, {site_connection_poll, 0, 0},
                  {site_store_word, 0, 0}, {site_slots_take, 0, 0}, {S19_site_mover_copy, 0, 0},
                  {site_mover_late, 0, 0}, {site_device_populate, 0, 0},
                  {site_device_old_kernel, 0, 0}, {site_block_seed, 0, 0},
-                 {F29_what_is_needed_to_start_fails_once, 0, 7}, {every_site_has_a_test, 0, 0})
+                 {F29_what_is_needed_to_start_fails_once, 0, 12}, {every_site_has_a_test, 0, 0})
