@@ -82,6 +82,7 @@
 
 /* Objects of one session. */
 #define KVC_SESSION_LEASES_MAX 4096u
+#define KVC_SESSION_LEASE_BLOCKS_MAX (1u << 21) /* in all of its leases, all parts together */
 #define KVC_SESSION_SAVES_MAX  256u
 #define KVC_SESSION_REFUSED_FDS_MAX 1024u /* descriptors with requests that were refused */
 

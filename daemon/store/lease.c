@@ -67,8 +67,16 @@ kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_p
     return KVC_OK;
 }
 
-kvc_status lease_reserve(struct lease *lease, uint32_t reach)
+/* What the owner's leases have room for is what they may hold: memory, and the work to end them. */
+static bool fits(const struct owner *owner, uint32_t more)
 {
+    return more <= KVC_SESSION_LEASE_BLOCKS_MAX - owner->lease_blocks;
+}
+
+kvc_status lease_reserve(struct lease *lease, uint32_t reach, struct refusal *why)
+{
+    struct owner *owner = lease->owner;
+
     for (uint32_t i = 0; i < lease->n_parts; i++) {
         struct lease_part *part = &lease->parts[i];
         uint32_t room = part->room * 2 > reach ? part->room * 2 : reach;
@@ -76,9 +84,15 @@ kvc_status lease_reserve(struct lease *lease, uint32_t reach)
 
         if (reach <= part->room)
             continue;
+        if (!fits(owner, room - part->room))
+            room = reach;
+        if (!fits(owner, room - part->room))
+            return store_refuse(why, KVC_E_LIMIT, "lease",
+                                "too many blocks in the leases of one session");
         blocks = mem_realloc(part->blocks, room * sizeof(*blocks));
         if (!blocks)
-            return KVC_E_NO_MEMORY;
+            return store_refuse(why, KVC_E_NO_MEMORY, "", "out of memory");
+        owner->lease_blocks += room - part->room;
         part->blocks = blocks;
         part->room = room;
     }
@@ -109,26 +123,47 @@ bool lease_needs(uint32_t needed, uint32_t at, uint32_t end)
     return at < end && end - at <= needed;
 }
 
-static void release_unneeded(struct lease *lease)
+static void release_unneeded(struct lease *lease, uint32_t p, uint32_t from, uint32_t end)
+{
+    uint32_t needed = lease->parts[p].needed;
+
+    for (uint32_t i = end; i-- > from;)
+        if (!lease_needs(needed, i, lease->count) && !lease_needs(needed, i, lease->reach))
+            release_at(lease, i, p);
+}
+
+/* The least place that the rule of a part needs for a boundary at `end`. */
+static uint32_t first_needed(uint32_t needed, uint32_t end)
+{
+    return end > needed ? end - needed : 0;
+}
+
+/* Only what was needed so far, and what is new, can be there and be needed no longer. */
+static void trim(struct lease *lease, uint32_t old_count, uint32_t old_reach)
 {
     for (uint32_t p = 0; p < lease->n_parts; p++) {
         uint32_t needed = lease->parts[p].needed;
 
-        for (uint32_t i = lease->reach; needed != UINT32_MAX && i-- > 0;)
-            if (!lease_needs(needed, i, lease->count) && !lease_needs(needed, i, lease->reach))
-                release_at(lease, i, p);
+        if (needed == UINT32_MAX)
+            continue;
+        release_unneeded(lease, p, first_needed(needed, old_reach), lease->reach);
+        release_unneeded(lease, p, first_needed(needed, old_count), old_count);
     }
 }
 
 void lease_set(struct lease *lease, uint32_t offset, uint32_t n, uint32_t *const *blocks,
                uint32_t count)
 {
+    uint32_t old_count, old_reach;
+
     release_from(lease, offset);
+    old_count = lease->count;
+    old_reach = lease->reach;
     for (uint32_t p = 0; p < lease->n_parts && n > 0; p++)
         memcpy(lease->parts[p].blocks + offset, blocks[p], n * sizeof(uint32_t));
     lease->reach = offset + n;
     lease->count = count;
-    release_unneeded(lease);
+    trim(lease, old_count, old_reach);
 }
 
 uint32_t lease_extend(struct lease *lease, uint32_t ms)
@@ -153,6 +188,8 @@ static void forget(struct lease *lease)
     expiry_remove(&store->lease_ends, &lease->ends);
     list_remove(&lease->link);
     lease->owner->n_leases--;
+    for (uint32_t i = 0; i < lease->n_parts; i++)
+        lease->owner->lease_blocks -= lease->parts[i].room;
     lease_free(lease);
 }
 

@@ -35,8 +35,11 @@ struct lease {
 kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_parts,
                         uint64_t request, struct lease **lease, struct refusal *why);
 
-/* Makes room for so many blocks in each part, so that lease_set cannot fail. */
-kvc_status lease_reserve(struct lease *lease, uint32_t reach);
+/*
+ * Makes room for so many blocks in each part, so that lease_set cannot fail. KVC_E_LIMIT for more
+ * than a session may have, KVC_E_NO_MEMORY.
+ */
+kvc_status lease_reserve(struct lease *lease, uint32_t reach, struct refusal *why);
 
 /*
  * From `offset` on the lease holds n blocks a part (BLOCK_NONE: none); the caller has held them

@@ -98,12 +98,12 @@ static bool go_on(void *arg, uint32_t id)
     return false;
 }
 
-/* Blocks that are there, without a gap, in front of the lookup's offset. */
+/* Blocks that are there, without a gap, in front of the lookup's offset; as far as it matters. */
 static uint32_t run_before(const struct lease *lease, uint32_t p, uint32_t offset)
 {
-    uint32_t run = 0;
+    uint32_t end = offset < lease->parts[p].needed ? offset : lease->parts[p].needed, run = 0;
 
-    while (run < offset && lease->parts[p].blocks[offset - run - 1] != BLOCK_NONE)
+    while (run < end && lease->parts[p].blocks[offset - run - 1] != BLOCK_NONE)
         run++;
     return run;
 }
@@ -266,11 +266,11 @@ static kvc_status grant(struct owner *owner, const struct store_lookup *req,
         if (status != KVC_OK)
             return status;
     }
-    status = lease_reserve(lease, req->offset + found->n);
+    status = lease_reserve(lease, req->offset + found->n, why);
     if (status != KVC_OK) {
         if (fresh)
             lease_end(lease);
-        return store_refuse(why, status, "", kvc_status_text(status));
+        return status;
     }
     for (uint32_t i = 0; i < found->n; i++)
         for (uint32_t p = 0; p < req->n_parts; p++)
@@ -378,10 +378,10 @@ kvc_status store_adopt(struct store *store, struct owner *owner, const uint8_t *
     status = lease_create(owner, &part, 1, 0, &adopted, why);
     if (status != KVC_OK)
         return status;
-    status = lease_reserve(adopted, lease->count);
+    status = lease_reserve(adopted, lease->count, why);
     if (status != KVC_OK) {
         lease_end(adopted);
-        return store_refuse(why, status, "", kvc_status_text(status));
+        return status;
     }
     *result = (struct store_lookup_result){.count = lease->count, .lease = adopted->id};
     for (uint32_t i = 0; i < lease->count; i++) {

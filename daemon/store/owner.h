@@ -22,6 +22,7 @@ struct owner {
     uint32_t parts[KVC_PARTS_MAX];
     uint32_t n_parts;
     uint32_t n_saves, n_leases;
+    uint32_t lease_blocks; /* that its leases have room for, all parts together */
     struct list saves, leases, loads;
     struct handles requests; /* leases by the client's own name of their lookup */
 };

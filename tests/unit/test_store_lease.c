@@ -628,6 +628,50 @@ START_TEST(lease_limits)
 }
 END_TEST
 
+static kvc_status append(struct kit_owner *owner, uint64_t *lease, uint32_t offset,
+                         const uint8_t *keys)
+{
+    struct store_lookup_part part = {
+        .part = kit.part, .epoch = kit.epoch, .keys = keys, .n_keys = KVC_KEYS_MAX};
+    struct store_lookup request = {.lease = *lease, .offset = offset, .parts = &part, .n_parts = 1};
+    struct store_lookup_result result;
+    kvc_status status = store_lookup(kit.store, owner->owner, &request, &result, &kit.why);
+
+    if (status == KVC_OK)
+        *lease = result.lease;
+    return status;
+}
+
+/* One block is enough to ask for any number of holds on it. */
+START_TEST(lease_limit_of_blocks)
+{
+    static uint8_t keys[KVC_KEYS_MAX * KVC_KEY_BYTES];
+    struct kit_owner *worker = open_with(8, 1), *other = kit_worker(&kit);
+    uint64_t lease = 0, first = 0, fresh = 0;
+    uint32_t n = 0;
+    kvc_status status;
+
+    for (uint32_t i = 0; i < KVC_KEYS_MAX; i++)
+        kit_key(0, keys + (size_t)i * KVC_KEY_BYTES);
+    do {
+        uint32_t offset = n % KVC_LEASE_KEYS_MAX;
+
+        lease = offset == 0 ? 0 : lease;
+        status = append(worker, &lease, offset, keys);
+        first = n == 0 ? lease : first;
+        n += KVC_KEYS_MAX;
+    } while (status == KVC_OK);
+    ck_assert_int_eq(status, KVC_E_LIMIT);
+    ck_assert_str_eq(kit.why.field, "lease");
+    ck_assert_uint_eq(n - KVC_KEYS_MAX, KVC_SESSION_LEASE_BLOCKS_MAX);
+    ck_assert_int_eq(append(other, &fresh, 0, keys), KVC_OK);
+    kit_release(&kit, worker, first);
+    fresh = 0;
+    ck_assert_int_eq(append(worker, &fresh, 0, keys), KVC_OK);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(load_without_a_free_word)
 {
     struct kit_owner *worker = open_with(8, 1);
@@ -660,4 +704,5 @@ CHECK_MAIN_LOOPS("store/lease", CHECK_UNIT_S, {S27_the_longest_published_prefix_
                  {S32_one_key_into_many_places, 0, 0}, {S33_mixed_tiers_in_order, 0, 0},
                  {S35_a_lease_is_handed_over, 0, 0}, {S35_tokens_cannot_be_guessed, 0, 0},
                  {S36_leased_in_all_parts_or_in_none, 0, 0}, {report_drops_a_damaged_block, 0, 0},
-                 {lease_limits, 0, 0}, {load_without_a_free_word, 0, 0})
+                 {lease_limits, 0, 0}, {lease_limit_of_blocks, 0, 0},
+                 {load_without_a_free_word, 0, 0})
