@@ -54,7 +54,8 @@ static uint64_t doom_tier(struct store *store, enum tier_kind tier, const struct
         const struct table_extent *extent = table_extent(store->table, tier, e);
         uint64_t slots = extent->slot_bytes ? geometry->extent_bytes / extent->slot_bytes : 0;
 
-        if (extent->state != EXTENT_OWNED || extent->slot_bytes == 0)
+        if (extent->state != EXTENT_OWNED || extent->slot_bytes == 0 ||
+            !scope_has_tenant(store, scope, extent->tenant))
             continue;
         for (uint64_t i = 0; i < (slots ? slots : 1); i++) {
             const struct table_slot *record =
@@ -80,6 +81,8 @@ static uint64_t flush_namespaces(struct store *store, const struct store_scope *
             continue;
         table_namespace(store->table, ns)->epoch++;
         list_for_each(owner, &store->owners, link) {
+            if (owner->identity.tenant != table_namespace(store->table, ns)->tenant)
+                continue;
             end_saves(owner, ns);
             end_leases(owner, ns);
         }
@@ -90,17 +93,17 @@ static uint64_t flush_namespaces(struct store *store, const struct store_scope *
 /* The save that fills a block: its number is known but for the upper half. */
 static void end_save_of(struct store *store, uint32_t block)
 {
-    uint32_t number = blocks_get(store->blocks, block)->save;
-    struct owner *owner;
+    const struct block *filling = blocks_get(store->blocks, block);
+    enum tier_kind tier = filling->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
+    struct owner *owner =
+        handles_get(&store->sessions, blocks_record(store->blocks, block, tier)->session);
     struct save *save;
 
-    list_for_each(owner, &store->owners, link) {
-        list_for_each(save, &owner->saves, link) {
-            if (!is_open(save) || (uint32_t)save->id != number)
-                continue;
-            save_fail(store, save, KVC_E_STALE);
-            return;
-        }
+    list_for_each(save, &owner->saves, link) {
+        if (!is_open(save) || (uint32_t)save->id != filling->save)
+            continue;
+        save_fail(store, save, KVC_E_STALE);
+        return;
     }
 }
 
@@ -114,20 +117,24 @@ static bool has_lost(const struct store *store, const struct lease *lease)
     return false;
 }
 
-static void end_leases_that_lost(struct store *store)
+static void end_leases_that_lost(struct store *store, const struct store_scope *scope)
 {
     struct owner *owner;
     struct lease *lease, *after;
 
-    list_for_each(owner, &store->owners, link)
+    list_for_each(owner, &store->owners, link) {
+        if (!scope_has_tenant(store, scope, owner->identity.tenant))
+            continue;
         list_for_each_safe(lease, after, &owner->leases, link)
             if (has_lost(store, lease))
                 lease_end(lease);
+    }
 }
 
 static uint64_t flush_keys(struct store *store, const struct store_scope *scope)
 {
     uint64_t doomed = 0;
+    bool leased = false;
 
     for (uint32_t part = 1; part < TABLE_PARTS && table_part(store->table, part)->used; part++) {
         for (uint32_t i = 0; scope_has_part(store, scope, part) && i < scope->n_keys; i++) {
@@ -136,14 +143,17 @@ static uint64_t flush_keys(struct store *store, const struct store_scope *scope)
             if (id == BLOCK_NONE)
                 continue;
             if (blocks_get(store->blocks, id)->state == BLOCK_READY) {
-                doom(store, id);
+                pin_drop(store, id);
+                leased = leased || blocks_get(store->blocks, id)->leases > 0;
+                keep_doom(store, id);
                 doomed++;
             } else {
                 end_save_of(store, id);
             }
         }
     }
-    end_leases_that_lost(store);
+    if (leased)
+        end_leases_that_lost(store, scope);
     return doomed;
 }
 

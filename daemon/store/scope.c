@@ -37,6 +37,13 @@ bool scope_has_part(const struct store *store, const struct store_scope *scope, 
     return scope->all || is_digest(store, scope, record->namespace_);
 }
 
+bool scope_has_tenant(const struct store *store, const struct store_scope *scope, uint32_t tenant)
+{
+    if (scope->owner)
+        return scope->owner->identity.tenant == tenant;
+    return scope->part == 0 || table_part(store->table, scope->part)->tenant == tenant;
+}
+
 static bool is_registered(const struct store *store, const struct store_scope *scope)
 {
     for (uint32_t ns = 0; ns < TABLE_NAMESPACES && !scope->owner; ns++)

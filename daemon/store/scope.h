@@ -18,4 +18,7 @@ bool scope_has_namespace(const struct store *store, const struct store_scope *sc
                          uint32_t namespace_);
 bool scope_has_part(const struct store *store, const struct store_scope *scope, uint32_t part);
 
+/* Whether anything of a tenant can be meant: what others have need not be looked at. */
+bool scope_has_tenant(const struct store *store, const struct store_scope *scope, uint32_t tenant);
+
 #endif
