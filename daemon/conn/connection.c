@@ -13,9 +13,13 @@
 #include "daemon/base/mem.h"
 #include "daemon/conn/outqueue.h"
 
-/* One client gives way to the others after this many packets, or fewer with descriptors. */
+/*
+ * One client gives way to the others after this many packets, or fewer with descriptors, or the
+ * first that ends so late: a lookup in many parts costs as much as a thousand pings.
+ */
 #define PACKETS_PER_WAKE  16
 #define FDS_LIKE_A_PACKET 8
+#define TURN_US           CLOCK_MS_US
 /* How often a queue that does not empty by itself is looked at. */
 #define QUEUE_LOOK_MS  250
 #define QUEUE_RETRY_MS 5
@@ -252,12 +256,14 @@ static uint32_t receive(struct connection *c)
 static void poll_cb(uv_poll_t *poll, int status, int events)
 {
     struct connection *c = container_of(poll, struct connection, poll);
+    const uint64_t began = clock_now_us();
 
     if (status < 0)
         c->polled = 0;
     if ((events & UV_WRITABLE) || status < 0)
         flush(c);
-    for (uint32_t spent = 0; spent < PACKETS_PER_WAKE && c->state == CONNECTION_OPEN;) {
+    for (uint32_t spent = 0; spent < PACKETS_PER_WAKE && c->state == CONNECTION_OPEN &&
+                             (spent == 0 || clock_now_us() - began < TURN_US);) {
         uint32_t cost = c->out.bytes < KVC_OUT_STOP_BYTES ? receive(c) : 0;
 
         if (cost == 0)

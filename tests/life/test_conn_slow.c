@@ -223,6 +223,40 @@ START_TEST(test_flooder_does_not_starve)
 }
 END_TEST
 
+// A turn is over when its time is, however few packets it had: here the first of them "takes" two
+// milliseconds. Both clients' packets are there when the daemon wakes.
+START_TEST(test_turns_end_by_time)
+{
+    struct daemon *d = daemon_start(NULL);
+    int costly = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_SCHEDULER, NULL);
+    int other = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_SCHEDULER, NULL);
+    Kvcache__Debug slow = KVCACHE__DEBUG__INIT;
+    Kvcache__StatsReply *stats;
+    uint32_t seq;
+
+    slow.advance_us = 2000;
+    daemon_freeze(d);
+    talk_send(costly, WIRE_DEBUG, &slow.base);
+    for (int i = 0; i < 10; i++)
+        talk_send(costly, 0x1234, NULL);
+    seq = talk_send(other, WIRE_STATS, NULL);
+    daemon_thaw(d);
+    stats = talk_reply(other, seq, WIRE_STATS, &kvcache__stats_reply__descriptor, NULL, NULL);
+    ck_assert_uint_eq(stats->refused_requests, 0);
+    talk_free(stats);
+    wait_for(({
+                 stats = talk_ask(other, WIRE_STATS, NULL, &kvcache__stats_reply__descriptor);
+                 uint64_t n = stats->refused_requests;
+                 talk_free(stats);
+                 n == 10;
+             }),
+             2000);
+    close(costly);
+    close(other);
+    daemon_stop(d);
+}
+END_TEST
+
 CHECK_MAIN("conn/slow", CHECK_LIFE_S, test_one_that_never_reads_is_cut,
            test_one_that_reads_late_is_served, test_one_that_goes_with_replies_unread,
-           test_descriptors_unread, test_flooder_does_not_starve)
+           test_descriptors_unread, test_flooder_does_not_starve, test_turns_end_by_time)
