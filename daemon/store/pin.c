@@ -57,14 +57,14 @@ void pin_forget_all(struct store *store)
     handles_free(&store->pins);
 }
 
-static kvc_status add(struct store *store, uint32_t block, uint64_t until)
+/* A pin without a time, if the block has none. */
+static kvc_status add(struct store *store, uint32_t block, void *arg)
 {
-    struct pin *pin = handles_get(&store->pins, handle(block));
+    struct pin *pin;
 
-    if (pin) {
-        expiry_move(&store->pin_ends, &pin->ends, until);
+    (void)arg;
+    if (handles_get(&store->pins, handle(block)))
         return KVC_OK;
-    }
     pin = mem_zalloc(sizeof(*pin));
     if (!pin || handles_reserve(&store->pins) != KVC_OK ||
         expiry_reserve(&store->pin_ends) != KVC_OK) {
@@ -73,9 +73,19 @@ static kvc_status add(struct store *store, uint32_t block, uint64_t until)
     }
     pin->block = block;
     handles_put(&store->pins, handle(block), pin);
-    expiry_add(&store->pin_ends, &pin->ends, until);
+    expiry_add(&store->pin_ends, &pin->ends, UINT64_MAX);
     store->pinned_bytes += store_class(store, blocks_get(store->blocks, block))->slot_bytes;
     keep_hold(store, block);
+    return KVC_OK;
+}
+
+static kvc_status take_back(struct store *store, uint32_t block, void *arg)
+{
+    struct pin *pin = handles_get(&store->pins, handle(block));
+
+    (void)arg;
+    if (pin && pin->ends.at == UINT64_MAX)
+        end(store, pin);
     return KVC_OK;
 }
 
@@ -111,13 +121,14 @@ struct request {
     uint32_t count;
 };
 
-static kvc_status pin(struct store *store, uint32_t block, void *arg)
+static kvc_status set_time(struct store *store, uint32_t block, void *arg)
 {
+    struct pin *pin = handles_get(&store->pins, handle(block));
     struct request *request = arg;
-    kvc_status status = add(store, block, request->until);
 
-    request->count += status == KVC_OK;
-    return status;
+    expiry_move(&store->pin_ends, &pin->ends, request->until);
+    request->count++;
+    return KVC_OK;
 }
 
 static kvc_status unpin(struct store *store, uint32_t block, void *arg)
@@ -179,9 +190,13 @@ kvc_status store_pin(struct store *store, const struct store_scope *scope, uint3
     if (status != KVC_OK)
         return status;
     request.until = clock_now_us() + (seconds ? seconds : KVC_PIN_SECONDS_DEFAULT) * CLOCK_S_US;
-    status = each_block(store, scope, pin, &request);
-    if (status != KVC_OK)
+    status = each_block(store, scope, add, NULL);
+    if (status != KVC_OK) {
+        (void)each_block(store, scope, take_back, NULL);
+        store_settle(store);
         return store_refuse(why, status, "", kvc_status_text(status));
+    }
+    (void)each_block(store, scope, set_time, &request);
     *count = request.count;
     store_settle(store);
     return KVC_OK;

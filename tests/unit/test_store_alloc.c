@@ -225,6 +225,37 @@ START_TEST(alloc_random_failures_for_a_while)
 }
 END_TEST
 
+static kvc_status pin_keys(struct kit_owner *owner, uint32_t first, uint32_t n, uint32_t seconds)
+{
+    uint8_t keys[8 * KVC_KEY_BYTES];
+    struct store_scope scope = {.owner = owner->owner, .part = kit.part, .keys = keys, .n_keys = n};
+    uint32_t count;
+
+    kit_keys(first, n, keys);
+    return store_pin(kit.store, &scope, seconds, &count, &kit.why);
+}
+
+/* A pin that there was keeps its time, too. */
+START_TEST(alloc_pin)
+{
+    struct kit_owner *worker;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 16});
+    worker = kit_worker(&kit);
+    kit_put(&kit, worker, 0, 8);
+    ck_assert_int_eq(pin_keys(worker, 0, 1, 10), KVC_OK);
+    fault_arm("mem.alloc", 2, 1);
+    ck_assert_int_eq(pin_keys(worker, 0, 8, 100), KVC_E_NO_MEMORY);
+    fault_off("mem.alloc");
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 1);
+    clock_advance(10 * CLOCK_S_US);
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 0);
+    SWEEP(pin_keys(worker, 0, 8, 100), ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 8));
+    kit_close(&kit);
+}
+END_TEST
+
 CHECK_MAIN("store/alloc", CHECK_UNIT_S, alloc_store_create, alloc_every_request,
            alloc_of_a_session_fails_by_descriptor, alloc_block_or_copy_without_memory_is_skipped,
-           alloc_random_failures_for_a_while)
+           alloc_pin, alloc_random_failures_for_a_while)
