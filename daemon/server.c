@@ -29,7 +29,7 @@
 struct server {
     struct config *config;
     const struct config_source *source;
-    const struct device_ops *device;
+    struct device device;
     uv_loop_t loop;
     uv_signal_t terminate, interrupt, hangup;
     uv_timer_t drain;
@@ -71,13 +71,43 @@ static void size_pool(void)
     setenv("UV_THREADPOOL_SIZE", threads, 0);
 }
 
+/* Whether this thread, and the threads that it starts from now on, get the signals that stop us. */
+static void mask_signals(int how)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(how, &set, NULL);
+}
+
+/*
+ * Without the option, a GPU that is there is used. The driver starts threads, which must not be the
+ * ones to get a signal.
+ */
 static int choose_device(struct server *s)
 {
+    char why[DEVICE_WHY_MAX];
+    kvc_status status;
+
+    s->device = device_all_host;
+    if (s->config->device == CONFIG_DEVICE_HOST)
+        return 0;
+    mask_signals(SIG_BLOCK);
+    status = device_cuda_open(&s->device, why);
+    mask_signals(SIG_UNBLOCK);
+    if (status == KVC_OK)
+        return 0;
     if (s->config->device == CONFIG_DEVICE_CUDA) {
-        log_error("main", "cannot start: device cuda: this build has no support for CUDA");
+        log_error("main", "cannot start: device cuda: %s", why);
         return -1;
     }
-    s->device = &device_host;
+    if (status == KVC_E_NO_DEVICE)
+        log_info("main", "device host, since %s", why);
+    else
+        log_warn("main", "device host, since %s", why);
     return 0;
 }
 
@@ -109,7 +139,7 @@ static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
         struct table_tier geometry = {0};
 
         table_tier_geometry(budget[t], &geometry);
-        status = tier_create((enum tier_kind)t, s->device, geometry.extent_bytes, geometry.extents,
+        status = tier_create((enum tier_kind)t, &s->device, geometry.extent_bytes, geometry.extents,
                              &s->tiers[t]);
         if (status != KVC_OK)
             return cannot(t == TIER_GPU ? "memory of the gpu tier" : "memory of the host tier",
@@ -199,7 +229,7 @@ static int open_store(struct server *s)
     struct api_config api_config = {
         .loop = &s->loop,
         .boot_epoch = boot_epoch,
-        .device = s->device->name,
+        .device = &s->device,
         .lease_ms_max = KVC_LEASE_MS_MAX,
         .settings = {s, settings_count, settings_get, settings_set},
     };
@@ -272,18 +302,6 @@ static int open_loop(struct server *s)
     return 0;
 }
 
-/* Whether this thread, and the threads that it starts from now on, get the signals that stop us. */
-static void mask_signals(int how)
-{
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    pthread_sigmask(how, &set, NULL);
-}
-
 static int serve(struct server *s)
 {
     kvc_status status;
@@ -295,12 +313,17 @@ static int serve(struct server *s)
     /* The first work starts the pool's threads, which must not be the ones to get a signal. */
     mask_signals(SIG_BLOCK);
     status = populate_start(&s->loop, s->tiers, TIER_COUNT, populate_done, s, &s->populate);
-    mask_signals(SIG_UNBLOCK);
-    if (status != KVC_OK)
-        return cannot("populating memory", status);
+    if (status != KVC_OK) {
+        cannot("populating memory", status);
+        goto unblock;
+    }
     /* The last that can fail: who is let in is served. */
     status = api_serve(s->api, s->store, s->tiers, endpoint_socket(s->endpoint));
-    return status == KVC_OK ? 0 : cannot("listening", status);
+    if (status != KVC_OK)
+        cannot("listening", status);
+unblock:
+    mask_signals(SIG_UNBLOCK);
+    return status == KVC_OK ? 0 : -1;
 }
 
 /* Whatever calls into the store ends before the store does; then the handles, then the loop. */
@@ -330,6 +353,7 @@ static void close_parts(struct server *s)
     uv_run(&s->loop, UV_RUN_DEFAULT);
     for (int t = 0; t < TIER_COUNT; t++)
         tier_destroy(s->tiers[t]);
+    s->device.close(&s->device);
     endpoint_close(s->endpoint);
     if (uv_loop_close(&s->loop) != 0)
         assert(!"a handle is left open");
@@ -347,13 +371,17 @@ int server_run(struct config *config, const struct config_source *source, uint64
         log_warn("main", "a worker can end this process: SIGBUS cannot be handled error=\"%m\"");
     size_pool();
     raise_descriptor_limit();
-    if (choose_device(&s) < 0 || open_loop(&s) < 0)
+    if (choose_device(&s) < 0)
         return 1;
+    if (open_loop(&s) < 0) {
+        s.device.close(&s.device);
+        return 1;
+    }
     if (open_endpoint(&s) < 0 || open_store(&s) < 0 || serve(&s) < 0)
         goto close;
     log_info("main",
              "ready version=%s socket=%s device=%s gpu_bytes=%s host_bytes=%s start_us=%llu",
-             KVC_BUILD_VERSION, config->socket, s.device->name,
+             KVC_BUILD_VERSION, config->socket, s.device.name,
              value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_GPU]), NULL, gpu),
              value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_HOST]), NULL, host),
              (unsigned long long)(clock_now_us() - started_us));

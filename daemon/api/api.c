@@ -68,6 +68,10 @@ kvc_status api_serve(struct api *api, struct store *store, struct tier *const ti
     api->store = store;
     for (int t = 0; t < TIER_COUNT; t++)
         api->tiers[t] = tiers[t];
+    if (api->config.device->lists_process != NULL)
+        status = gone_create(api->config.loop, api->config.device, session_gone, &api->gone);
+    if (status != KVC_OK)
+        return status;
     return listener_open(api->config.loop, sock, session_accept, api, &api->listener);
 }
 
@@ -127,6 +131,7 @@ void api_destroy(struct api *api)
     silence_close(api->silence);
     while ((s = list_first(&api->sessions, struct session, link)) != NULL)
         session_free(s);
+    gone_destroy(api->gone);
     save_scratch_destroy(api);
     codec_destroy(api->codec);
     connection_hub_fini(&api->hub);

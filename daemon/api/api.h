@@ -1,7 +1,8 @@
 /*
  * Requests: from decoded packets to the store and back. One file per family (session, layout,
- * lookup, save, load, memory, inspect), what becomes of those that the daemon copies (transfer), and the sessions that they belong to. This header is the door, for
- * server.c: it makes an api, gives it the store and a socket to listen on, and stops it.
+ * lookup, save, load, memory, inspect), what becomes of those that the daemon copies (transfer),
+ * and the sessions that they belong to. This header is the door, for server.c: it makes an api,
+ * gives it the store and a socket to listen on, and stops it.
  *
  * May include everything but server, config and main. All of it runs on the loop's thread.
  */
@@ -35,7 +36,7 @@ struct api_settings {
 struct api_config {
     uv_loop_t *loop;
     uint64_t boot_epoch;
-    const char *device; /* "host" or "cuda" */
+    const struct device *device; /* stays until api_destroy */
     uint32_t lease_ms_max;
     struct api_settings settings;
     struct copier *copier; /* stays until api_destroy */

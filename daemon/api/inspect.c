@@ -65,7 +65,7 @@ kvc_status inspect_stats(struct session *s, const struct request *request, struc
     store_stats(api->store, &stats);
     reply = (struct msg_stats_reply){
         .version = KVC_BUILD_VERSION,
-        .device = api->config.device,
+        .device = api->config.device->name,
         .boot_epoch = api->config.boot_epoch,
         .uptime_us = clock_now_us() - api->started_us,
         .tiers = {tier_figures(&stats, TIER_GPU), tier_figures(&stats, TIER_HOST)},

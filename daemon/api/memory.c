@@ -132,6 +132,8 @@ static kvc_status check_begin(const struct session *s, const struct msg_region_b
 {
     const struct memory *m;
 
+    if (s->api->config.device->gpu->gather == NULL)
+        return refuse(why, KVC_E_UNSUPPORTED, "this daemon's device copies for nobody", "%s", "");
     if (layout == NULL)
         return refuse(why, KVC_E_UNKNOWN, "not registered by this session", "part");
     if (b->slice_pieces.n != layout->n_slices)

@@ -24,8 +24,8 @@ struct memory {
     uint64_t id, generation;
     uint32_t part, n_pieces;
     enum memory_state state;
-    struct region *region; /* NULL: it is being unmapped */
-    uint32_t uses;         /* transfers */
+    struct region *region;          /* NULL: it is being unmapped */
+    uint32_t uses;                  /* transfers */
     uint32_t suspend_seq, drop_seq; /* requests to be answered; 0: none */
 };
 

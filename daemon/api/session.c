@@ -9,6 +9,7 @@
 #include "daemon/api/transfer.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/fd.h"
+#include "daemon/base/list.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 
@@ -54,11 +55,28 @@ void session_free(struct session *s)
 {
     struct api *api = s->api;
 
+    gone_forget(api->gone, &s->on_gpu);
     process_close(s->process);
     list_remove(&s->link);
     mem_free(s);
     if (api->listener != NULL)
         listener_retry(api->listener);
+}
+
+void session_gone(struct gone_process *process)
+{
+    struct session *s = container_of(process, struct session, on_gpu);
+
+    store_owner_gone(s->api->store, s->owner);
+}
+
+/* The process has ended and its connection is over. */
+static void process_and_connection_ended(struct session *s)
+{
+    if (s->on_gpu.state == GONE_UNWATCHED)
+        store_owner_gone(s->api->store, s->owner);
+    else
+        gone_expect(s->api->gone, &s->on_gpu);
 }
 
 static void connection_ended(void *arg)
@@ -79,7 +97,7 @@ static void connection_ended(void *arg)
     transfer_forget_session(s);
     memory_forget_session(s);
     if (process_is_gone(s->process))
-        store_owner_gone(s->api->store, s->owner);
+        process_and_connection_ended(s);
     if (s->api->listener != NULL)
         listener_retry(s->api->listener);
 }
@@ -92,7 +110,7 @@ static void process_gone(void *arg)
     if (s->connection != NULL)
         connection_finish(s->connection);
     else if (s->owner != NULL)
-        store_owner_gone(s->api->store, s->owner);
+        process_and_connection_ended(s);
 }
 
 static const struct connection_events events = {
@@ -124,6 +142,7 @@ void session_accept(void *arg, int sock)
     list_init(&s->memories);
     list_init(&s->transfers);
     copier_queue_init(&s->copies);
+    list_init(&s->on_gpu.link);
     s->connected_us = clock_now_us();
     status = open_process(api, sock, s);
     if (status != KVC_OK)
@@ -179,6 +198,15 @@ static kvc_status check_hello(const struct session *s, const struct msg_hello *h
     return status == KVC_OK ? name_check(hello->build, why, "build") : status;
 }
 
+static void watch_devices(struct session *s, const struct owner_identity *identity)
+{
+    _Static_assert(GONE_DEVICES_MAX == DEVICES_MAX, "all that a session may name");
+    s->on_gpu.pid = identity->pid;
+    s->on_gpu.n_uuids = identity->n_devices;
+    memcpy(s->on_gpu.uuids, identity->devices, sizeof(s->on_gpu.uuids));
+    gone_watch(s->api->gone, &s->on_gpu);
+}
+
 static kvc_status open_owner(struct session *s, const struct msg_hello *hello, struct refusal *why)
 {
     struct owner_identity identity = {
@@ -192,9 +220,9 @@ static kvc_status open_owner(struct session *s, const struct msg_hello *hello, s
     status = read_devices(hello, &identity, why);
     if (status != KVC_OK)
         return status;
-    if (identity.n_devices > 0) {
+    if (identity.n_devices > 0 && s->api->gone == NULL) {
         log_info("api", "devices ignored pid=%d devices=%u device=%s", (int)identity.pid,
-                 identity.n_devices, s->api->config.device);
+                 identity.n_devices, s->api->config.device->name);
         identity.n_devices = 0;
     }
     snprintf(tenant, sizeof(tenant), "uid:%u", process_uid(s->process));
@@ -206,6 +234,8 @@ static kvc_status open_owner(struct session *s, const struct msg_hello *hello, s
         return refuse(why, status, "no session can be opened", "%s", "");
     s->state = SESSION_OPEN;
     s->role = hello->role;
+    if (identity.n_devices > 0)
+        watch_devices(s, &identity);
     snprintf(s->name, sizeof(s->name), "%s", hello->name);
     snprintf(s->build, sizeof(s->build), "%s", hello->build);
     snprintf(s->tenant, sizeof(s->tenant), "%s", tenant);
@@ -221,7 +251,7 @@ static void reply_hello(struct session *s, uint32_t seq, int page)
         .session = owner_id(s->owner),
         .secret = owner_secret(s->owner),
         .boot_epoch = api->config.boot_epoch,
-        .device = api->config.device,
+        .device = api->config.device->name,
         .tenant = s->tenant,
         .build = KVC_BUILD_VERSION,
         .page = page >= 0,

@@ -6,6 +6,7 @@
 #define KVC_API_SESSION_H
 
 #include "daemon/api/api.h"
+#include "daemon/api/gone.h"
 #include "daemon/base/list.h"
 #include "daemon/conn/codec.h"
 #include "daemon/conn/connection.h"
@@ -25,6 +26,7 @@ struct api {
     struct listener *listener;
     struct wake *wake;
     struct silence *silence;
+    struct gone *gone;     /* NULL: no device that processes could outlive themselves on */
     uv_timer_t room_timer; /* runs while a save waits for room */
     struct list sessions;
     struct list waiting; /* saves that wait for room, first come first served */
@@ -49,6 +51,7 @@ struct session {
     enum session_state state;
     struct connection *connection; /* NULL when it is over */
     struct process *process;
+    struct gone_process on_gpu; /* unwatched unless its HELLO named devices */
     struct owner *owner;
     uint32_t role;
     char name[KVC_NAME_MAX + 1];
@@ -68,6 +71,8 @@ struct session {
 void session_accept(void *api, int sock);
 /* Frees a session whose connection is over and whose owner, if any, is freed. */
 void session_free(struct session *session);
+/* The process of a session can write no more: what it owes is free. */
+void session_gone(struct gone_process *process);
 
 /* Hands a packet to its family; dispatch.c. */
 void session_packet(void *session, struct wire_packet *packet);

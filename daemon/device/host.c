@@ -75,13 +75,14 @@ static uint8_t *extent_base(const struct device_slab *slab, uint32_t extent)
     return slab->base + extent * slab->extent_bytes;
 }
 
-static kvc_status host_slab_create(uint64_t extent_bytes, uint32_t n_extents,
+static kvc_status host_slab_create(void *state, uint64_t extent_bytes, uint32_t n_extents,
                                    struct device_slab *slab)
 {
     struct host_slab *host;
     void *base = NULL;
     kvc_status status = KVC_E_NO_MEMORY;
 
+    (void)state;
     assert(extent_bytes % (uint64_t)sysconf(_SC_PAGESIZE) == 0);
     host = mem_zalloc(sizeof(*host));
     if (!host)
@@ -309,8 +310,18 @@ static kvc_status host_copy(struct device_slab *to, uint64_t to_offset, struct d
     return status;
 }
 
+static kvc_status host_settle(struct device_slab *to)
+{
+    (void)to;
+    return KVC_OK;
+}
+
+static void host_close(struct device *device)
+{
+    (void)device;
+}
+
 const struct device_ops device_host = {
-    .name = "host",
     .memory = DEVICE_MEMORY_MEMFD,
     .slab_create = host_slab_create,
     .slab_destroy = host_slab_destroy,
@@ -322,4 +333,12 @@ const struct device_ops device_host = {
     .gather = host_gather,
     .scatter = host_scatter,
     .copy = host_copy,
+    .settle = host_settle,
+};
+
+const struct device device_all_host = {
+    .name = "host",
+    .gpu = &device_host,
+    .host = &device_host,
+    .close = host_close,
 };

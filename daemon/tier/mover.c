@@ -70,12 +70,29 @@ static void copy_piece(struct mover *m, struct piece *piece)
     }
 }
 
+/* After an error of settling nobody knows which of the pieces it was. */
+static void settle_pieces(struct lane *lane, enum tier_kind to)
+{
+    struct device_slab *slab = tier_slab(lane->mover->tiers[to]);
+    kvc_status status = slab->ops->settle(slab);
+
+    for (uint32_t i = 0; status != KVC_OK && i < lane->n; i++)
+        if (lane->pieces[i].job->move.to == to && lane->pieces[i].status == KVC_OK)
+            lane->pieces[i].status = status;
+}
+
 static void copy_batch(uv_work_t *work)
 {
     struct lane *lane = work->data;
+    bool began[TIER_COUNT] = {false};
 
-    for (uint32_t i = 0; i < lane->n; i++)
+    for (uint32_t i = 0; i < lane->n; i++) {
         copy_piece(lane->mover, &lane->pieces[i]);
+        began[lane->pieces[i].job->move.to] = true;
+    }
+    for (int t = 0; t < TIER_COUNT; t++)
+        if (began[t])
+            settle_pieces(lane, (enum tier_kind)t);
 }
 
 /* Takes the next piece of the queue, if it fits into a batch that has `room` bytes left. */

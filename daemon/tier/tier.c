@@ -10,16 +10,17 @@ struct tier {
     uint64_t populated;
 };
 
-kvc_status tier_create(enum tier_kind kind, const struct device_ops *ops, uint64_t extent_bytes,
+kvc_status tier_create(enum tier_kind kind, const struct device *device, uint64_t extent_bytes,
                        uint32_t n_extents, struct tier **ret)
 {
+    const struct device_ops *ops = kind == TIER_GPU ? device->gpu : device->host;
     struct tier *tier = mem_zalloc(sizeof(*tier));
     kvc_status status;
 
     if (!tier)
         return KVC_E_NO_MEMORY;
     tier->kind = kind;
-    status = ops->slab_create(extent_bytes, n_extents, &tier->slab);
+    status = ops->slab_create(device->state, extent_bytes, n_extents, &tier->slab);
     if (status != KVC_OK)
         goto free_tier;
     for (uint32_t i = 0; i < n_extents; i++) {

@@ -24,7 +24,7 @@ struct tier;
  * Makes the memory of a tier: n_extents of extent_bytes each (whole pages). No extents is a tier
  * without memory. On failure nothing is left.
  */
-kvc_status tier_create(enum tier_kind kind, const struct device_ops *ops, uint64_t extent_bytes,
+kvc_status tier_create(enum tier_kind kind, const struct device *device, uint64_t extent_bytes,
                        uint32_t n_extents, struct tier **tier);
 /* Nothing may be copying or populating. NULL is fine. */
 void tier_destroy(struct tier *tier);

@@ -32,8 +32,10 @@ static void open_listener(struct rig *rig)
 
 static void open_store(struct rig *rig)
 {
-    struct api_config api_config = {
-        .loop = &rig->loop, .boot_epoch = 1, .device = "host", .lease_ms_max = KVC_LEASE_MS_MAX};
+    struct api_config api_config = {.loop = &rig->loop,
+                                    .boot_epoch = 1,
+                                    .device = &device_all_host,
+                                    .lease_ms_max = KVC_LEASE_MS_MAX};
     struct store_config config = {
         .budget = {RIG_GPU_BYTES, RIG_HOST_BYTES},
         .boot_epoch = 1,
@@ -52,7 +54,7 @@ static void open_store(struct rig *rig)
         struct table_tier geometry = {0};
 
         table_tier_geometry(config.budget[t], &geometry);
-        FUZZ_REQUIRE(tier_create((enum tier_kind)t, &device_host, geometry.extent_bytes,
+        FUZZ_REQUIRE(tier_create((enum tier_kind)t, &device_all_host, geometry.extent_bytes,
                                  geometry.extents, &rig->tiers[t]) == KVC_OK);
     }
     FUZZ_REQUIRE(mover_create(&rig->loop, rig->tiers, &rig->mover) == KVC_OK);

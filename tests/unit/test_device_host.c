@@ -23,7 +23,7 @@ static struct device_slab make_slab(uint32_t n_extents)
 {
     struct device_slab slab;
 
-    ck_assert_int_eq(device_host.slab_create(EXTENT, n_extents, &slab), KVC_OK);
+    ck_assert_int_eq(device_host.slab_create(NULL, EXTENT, n_extents, &slab), KVC_OK);
     for (uint32_t i = 0; i < n_extents; i++)
         ck_assert_int_eq(device_host.extent_create(&slab, i), KVC_OK);
     return slab;
@@ -252,12 +252,12 @@ START_TEST(each_failing_call_is_a_status_and_leaves_nothing)
     int fd = -1, fds = fd_count_open();
 
     fault_arm("device.reserve", 0, 1);
-    ck_assert_int_eq(device_host.slab_create(EXTENT, 1, &slab), KVC_E_NO_MEMORY);
+    ck_assert_int_eq(device_host.slab_create(NULL, EXTENT, 1, &slab), KVC_E_NO_MEMORY);
     for (uint32_t k = 0; k < 2; k++) {
         fault_arm("mem.alloc", k, 1);
-        ck_assert_int_eq(device_host.slab_create(EXTENT, 1, &slab), KVC_E_NO_MEMORY);
+        ck_assert_int_eq(device_host.slab_create(NULL, EXTENT, 1, &slab), KVC_E_NO_MEMORY);
     }
-    ck_assert_int_eq(device_host.slab_create(EXTENT, 1, &slab), KVC_OK);
+    ck_assert_int_eq(device_host.slab_create(NULL, EXTENT, 1, &slab), KVC_OK);
     for (size_t i = 0; i < sizeof(creating) / sizeof(creating[0]); i++) {
         fault_arm(creating[i].site, 0, 1);
         ck_assert_int_eq(device_host.extent_create(&slab, 0), creating[i].status);
@@ -306,7 +306,7 @@ START_TEST(a_file_limit_is_a_status)
     struct device_slab slab;
     struct rlimit limit = {EXTENT / 2, EXTENT / 2};
 
-    ck_assert_int_eq(device_host.slab_create(EXTENT, 1, &slab), KVC_OK);
+    ck_assert_int_eq(device_host.slab_create(NULL, EXTENT, 1, &slab), KVC_OK);
     signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     ck_assert_int_ne(device_host.extent_create(&slab, 0), KVC_OK);

@@ -28,8 +28,9 @@ static bool in_copy;
 static void setup(struct fixture *f)
 {
     uv_loop_init(&f->loop);
-    ck_assert_int_eq(tier_create(TIER_GPU, &device_host, 40 * MIB, 2, &f->tiers[TIER_GPU]), KVC_OK);
-    ck_assert_int_eq(tier_create(TIER_HOST, &device_host, 2 * MIB, 50, &f->tiers[TIER_HOST]),
+    ck_assert_int_eq(tier_create(TIER_GPU, &device_all_host, 40 * MIB, 2, &f->tiers[TIER_GPU]),
+                     KVC_OK);
+    ck_assert_int_eq(tier_create(TIER_HOST, &device_all_host, 2 * MIB, 50, &f->tiers[TIER_HOST]),
                      KVC_OK);
     ck_assert_int_eq(mover_create(&f->loop, f->tiers, &f->mover), KVC_OK);
 }
@@ -370,8 +371,7 @@ END_TEST
 CHECK_MAIN_LOOPS("tier/mover", CHECK_UNIT_S, {a_move_is_exact_and_ends_once, 0, 0},
                  {moves_are_cut_into_pieces, 0, 0},
                  {a_few_pieces_are_in_flight_and_the_pool_stays_free, 0, 0},
-                 {small_moves_share_a_batch, 0, 0},
-                 {a_failure_in_a_batch_is_of_one_move, 0, 0},
+                 {small_moves_share_a_batch, 0, 0}, {a_failure_in_a_batch_is_of_one_move, 0, 0},
                  {a_callback_may_ask_for_more, 0, 0},
                  {a_failed_piece_fails_its_move_and_no_other, 0, 3},
                  {memory_that_is_not_there_is_a_status, 0, 0},

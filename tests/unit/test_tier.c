@@ -26,7 +26,8 @@ static struct tier *make_tier(uint64_t extent_bytes, uint32_t n_extents)
 {
     struct tier *tier;
 
-    ck_assert_int_eq(tier_create(TIER_HOST, &device_host, extent_bytes, n_extents, &tier), KVC_OK);
+    ck_assert_int_eq(tier_create(TIER_HOST, &device_all_host, extent_bytes, n_extents, &tier),
+                     KVC_OK);
     return tier;
 }
 
@@ -93,12 +94,13 @@ START_TEST(a_tier_that_cannot_be_made_leaves_nothing)
 
     for (uint32_t k = 0; k < 4; k++) {
         fault_arm("fd.memfd", k, 1);
-        ck_assert_int_eq(tier_create(TIER_GPU, &device_host, 2 * MIB, 4, &tier), KVC_E_NO_FDS);
+        ck_assert_int_eq(tier_create(TIER_GPU, &device_all_host, 2 * MIB, 4, &tier), KVC_E_NO_FDS);
         ck_assert_int_eq(fd_count_open(), fds);
     }
     for (uint32_t k = 0; k < 3; k++) {
         fault_arm("mem.alloc", k, 1);
-        ck_assert_int_eq(tier_create(TIER_GPU, &device_host, 2 * MIB, 4, &tier), KVC_E_NO_MEMORY);
+        ck_assert_int_eq(tier_create(TIER_GPU, &device_all_host, 2 * MIB, 4, &tier),
+                         KVC_E_NO_MEMORY);
         ck_assert_uint_eq(fault_fired("mem.alloc"), 1);
     }
     ck_assert_ptr_null(tier);

@@ -1,0 +1,260 @@
+/*
+ * GPU memory: one reserved range, and in it extents that each are an allocation with a descriptor.
+ * A mapping keeps its memory, so that only the descriptor is kept of what made it.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "daemon/base/fd.h"
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/device/cuda.h"
+
+struct gpu_slab {
+    struct device_cuda_slab common;
+    uint64_t reserved; /* bytes */
+    int *fds;          /* of each extent; -1: not created */
+};
+
+static struct gpu_slab *gpu_of(const struct device_slab *slab)
+{
+    return slab->state;
+}
+
+static uint64_t address_of(const struct device_slab *slab, uint32_t extent)
+{
+    return (uintptr_t)slab->base + extent * slab->extent_bytes;
+}
+
+static struct cuda_allocation allocation_on(const struct device_cuda *cuda)
+{
+    return (struct cuda_allocation){
+        .type = 1,
+        .handle_types = CUDA_HANDLE_FD,
+        .location = {1, cuda->ordinal},
+    };
+}
+
+static kvc_status reserve(struct device_cuda *cuda, uint64_t extent_bytes, uint64_t bytes,
+                          uint64_t *base)
+{
+    const struct cuda_allocation allocation = allocation_on(cuda);
+    size_t granularity = 0;
+    kvc_status status;
+
+    status = device_cuda_check(
+        cuda, "no granularity", 0,
+        cuda->driver.vmm_granularity(&granularity, &allocation, CUDA_GRANULARITY_MINIMUM));
+    if (status != KVC_OK)
+        return status;
+    if (granularity == 0 || extent_bytes % granularity != 0) {
+        log_warn("device", "extents of %llu bytes are no multiple of this GPU's %zu",
+                 (unsigned long long)extent_bytes, granularity);
+        return KVC_E_UNSUPPORTED;
+    }
+    return device_cuda_check(cuda, "no address space for the slab", 0,
+                             cuda->driver.vmm_reserve(base, bytes, 0, 0, 0));
+}
+
+static kvc_status make_slab(struct device_cuda *cuda, uint64_t extent_bytes, uint32_t n_extents,
+                            struct gpu_slab *gpu, struct device_slab *slab)
+{
+    const uint64_t bytes = extent_bytes * n_extents;
+    uint64_t base = 0;
+    kvc_status status;
+
+    status = device_cuda_check(
+        cuda, "no stream", 0,
+        cuda->driver.stream_create(&gpu->common.stream, CUDA_STREAM_NON_BLOCKING));
+    if (status != KVC_OK)
+        return status;
+    if (n_extents > 0)
+        status = reserve(cuda, extent_bytes, bytes, &base);
+    if (status != KVC_OK) {
+        (void)cuda->driver.stream_destroy(gpu->common.stream);
+        return status;
+    }
+    gpu->reserved = bytes;
+    *slab = (struct device_slab){.ops = &device_cuda_gpu,
+                                 .base = (uint8_t *)(uintptr_t)base,
+                                 .extent_bytes = extent_bytes,
+                                 .n_extents = n_extents,
+                                 .state = gpu};
+    return KVC_OK;
+}
+
+static kvc_status gpu_slab_create(void *state, uint64_t extent_bytes, uint32_t n_extents,
+                                  struct device_slab *slab)
+{
+    struct device_cuda *cuda = state;
+    struct gpu_slab *gpu = mem_zalloc(sizeof(*gpu));
+    kvc_status status = KVC_E_NO_MEMORY;
+
+    if (gpu == NULL)
+        return KVC_E_NO_MEMORY;
+    gpu->common.cuda = cuda;
+    gpu->fds = mem_array(n_extents + 1, sizeof(*gpu->fds));
+    if (gpu->fds == NULL)
+        goto free_gpu;
+    for (uint32_t i = 0; i < n_extents; i++)
+        gpu->fds[i] = -1;
+    status = device_cuda_enter(cuda);
+    if (status != KVC_OK)
+        goto free_fds;
+    status = make_slab(cuda, extent_bytes, n_extents, gpu, slab);
+    device_cuda_leave(cuda);
+    if (status == KVC_OK)
+        return KVC_OK;
+
+free_fds:
+    mem_free(gpu->fds);
+free_gpu:
+    mem_free(gpu);
+    return status;
+}
+
+static void gpu_slab_destroy(struct device_slab *slab)
+{
+    struct gpu_slab *gpu = gpu_of(slab);
+    struct device_cuda *cuda;
+
+    if (gpu == NULL)
+        return;
+    cuda = gpu->common.cuda;
+    if (device_cuda_enter(cuda) == KVC_OK) {
+        for (uint32_t i = 0; i < slab->n_extents; i++)
+            if (gpu->fds[i] >= 0)
+                (void)cuda->driver.vmm_unmap(address_of(slab, i), slab->extent_bytes);
+        if (gpu->reserved > 0)
+            (void)cuda->driver.vmm_unreserve((uintptr_t)slab->base, gpu->reserved);
+        (void)cuda->driver.stream_destroy(gpu->common.stream);
+        device_cuda_leave(cuda);
+    }
+    for (uint32_t i = 0; i < slab->n_extents; i++)
+        fd_close(gpu->fds[i]);
+    mem_free(gpu->fds);
+    mem_free(gpu);
+    *slab = (struct device_slab){0};
+}
+
+static kvc_status map_extent(struct device_slab *slab, uint32_t extent, uint64_t handle)
+{
+    struct device_cuda *cuda = gpu_of(slab)->common.cuda;
+    const struct cuda_access access = {{1, cuda->ordinal}, CUDA_ACCESS_READWRITE};
+    const uint64_t at = address_of(slab, extent);
+    kvc_status status = device_cuda_check(
+        cuda, "cannot map", extent, cuda->driver.vmm_map(at, slab->extent_bytes, 0, handle, 0));
+
+    if (status != KVC_OK)
+        return status;
+    status = device_cuda_check(cuda, "cannot be given access", extent,
+                               cuda->driver.vmm_access(at, slab->extent_bytes, &access, 1));
+    if (status != KVC_OK)
+        (void)cuda->driver.vmm_unmap(at, slab->extent_bytes);
+    return status;
+}
+
+static kvc_status make_extent(struct device_slab *slab, uint32_t extent)
+{
+    struct gpu_slab *gpu = gpu_of(slab);
+    struct device_cuda *cuda = gpu->common.cuda;
+    const struct cuda_allocation allocation = allocation_on(cuda);
+    uint64_t handle = 0;
+    size_t free = 0, total = 0;
+    int fd = -1;
+    int error = cuda->driver.vmm_create(&handle, slab->extent_bytes, &allocation, 0);
+    kvc_status status;
+
+    if (error == CUDA_OUT_OF_MEMORY) {
+        (void)cuda->driver.memory_info(&free, &total);
+        log_warn("device", "the GPU is out of memory extent=%u of=%u free=%zuM total=%zuM", extent,
+                 slab->n_extents, free >> 20, total >> 20);
+        return KVC_E_NO_MEMORY;
+    }
+    status = device_cuda_check(cuda, "no memory of the GPU", extent, error);
+    if (status != KVC_OK)
+        return status;
+    status = device_cuda_check(cuda, "cannot export", extent,
+                               cuda->driver.vmm_export(&fd, handle, CUDA_HANDLE_FD, 0));
+    if (status == KVC_OK) {
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+        status = map_extent(slab, extent, handle);
+        if (status == KVC_OK)
+            gpu->fds[extent] = fd;
+        else
+            fd_close(fd);
+    }
+    (void)cuda->driver.vmm_release(handle);
+    return status;
+}
+
+static kvc_status gpu_extent_create(struct device_slab *slab, uint32_t extent)
+{
+    struct device_cuda *cuda = gpu_of(slab)->common.cuda;
+    kvc_status status = device_cuda_enter(cuda);
+
+    assert(extent < slab->n_extents && gpu_of(slab)->fds[extent] < 0);
+    if (status != KVC_OK)
+        return status;
+    status = make_extent(slab, extent);
+    device_cuda_leave(cuda);
+    return status;
+}
+
+/* Whoever imports it chooses the access; only a slab of its own keeps another tenant out. */
+static kvc_status gpu_extent_export(struct device_slab *slab, uint32_t extent, bool readonly,
+                                    int *fd)
+{
+    int copy = fd_dup(gpu_of(slab)->fds[extent]);
+
+    (void)readonly;
+    if (copy < 0) {
+        log_warn("device", "cannot export extent=%u error=%s", extent, strerror(-copy));
+        return copy == -EMFILE || copy == -ENFILE ? KVC_E_NO_FDS : KVC_E_SYSTEM;
+    }
+    *fd = copy;
+    return KVC_OK;
+}
+
+/* It has its memory from the start. */
+static kvc_status gpu_extent_populate(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                      uint64_t bytes)
+{
+    (void)slab;
+    (void)extent;
+    (void)offset;
+    (void)bytes;
+    return KVC_OK;
+}
+
+static kvc_status gpu_extent_zero(struct device_slab *slab, uint32_t extent)
+{
+    struct gpu_slab *gpu = gpu_of(slab);
+    struct device_cuda *cuda = gpu->common.cuda;
+    kvc_status status = device_cuda_enter(cuda);
+
+    if (status != KVC_OK)
+        return status;
+    status = device_cuda_check(cuda, "cannot zero", extent,
+                               cuda->driver.set_async(address_of(slab, extent), 0,
+                                                      slab->extent_bytes, gpu->common.stream));
+    if (status == KVC_OK)
+        status = device_cuda_check(cuda, "cannot zero", extent,
+                                   cuda->driver.stream_synchronize(gpu->common.stream));
+    device_cuda_leave(cuda);
+    return status;
+}
+
+const struct device_ops device_cuda_gpu = {
+    .memory = DEVICE_MEMORY_CUDA_FD,
+    .slab_create = gpu_slab_create,
+    .slab_destroy = gpu_slab_destroy,
+    .extent_create = gpu_extent_create,
+    .extent_export = gpu_extent_export,
+    .extent_populate = gpu_extent_populate,
+    .extent_zero = gpu_extent_zero,
+    .copy = device_cuda_copy,
+    .settle = device_cuda_settle,
+};

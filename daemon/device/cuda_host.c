@@ -1,0 +1,155 @@
+/*
+ * Host memory beside a GPU: the host device's memory files, each registered with the driver once
+ * all its pages are there. Until then, and where registering fails, copies work and are slower.
+ */
+#include <assert.h>
+#include <stdatomic.h>
+
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/device/cuda.h"
+
+struct host_slab {
+    struct device_cuda_slab common;
+    struct device_slab memory; /* of the host device */
+    atomic_bool *registered;   /* each extent */
+};
+
+static struct host_slab *host_of(const struct device_slab *slab)
+{
+    return slab->state;
+}
+
+static uint8_t *address_of(const struct device_slab *slab, uint32_t extent)
+{
+    return slab->base + extent * slab->extent_bytes;
+}
+
+static kvc_status make_stream(struct device_cuda *cuda, void **stream)
+{
+    kvc_status status = device_cuda_enter(cuda);
+
+    if (status != KVC_OK)
+        return status;
+    status = device_cuda_check(cuda, "no stream", 0,
+                               cuda->driver.stream_create(stream, CUDA_STREAM_NON_BLOCKING));
+    device_cuda_leave(cuda);
+    return status;
+}
+
+static kvc_status host_slab_create(void *state, uint64_t extent_bytes, uint32_t n_extents,
+                                   struct device_slab *slab)
+{
+    struct host_slab *host = mem_zalloc(sizeof(*host));
+    kvc_status status = KVC_E_NO_MEMORY;
+
+    if (host == NULL)
+        return KVC_E_NO_MEMORY;
+    host->common.cuda = state;
+    host->registered = mem_array(n_extents + 1, sizeof(*host->registered));
+    if (host->registered == NULL)
+        goto free_host;
+    status = device_host.slab_create(NULL, extent_bytes, n_extents, &host->memory);
+    if (status != KVC_OK)
+        goto free_registered;
+    status = make_stream(state, &host->common.stream);
+    if (status != KVC_OK)
+        goto destroy_memory;
+    *slab = host->memory;
+    slab->ops = &device_cuda_host;
+    slab->state = host;
+    return KVC_OK;
+
+destroy_memory:
+    device_host.slab_destroy(&host->memory);
+free_registered:
+    mem_free(host->registered);
+free_host:
+    mem_free(host);
+    return status;
+}
+
+static void host_slab_destroy(struct device_slab *slab)
+{
+    struct host_slab *host = host_of(slab);
+    struct device_cuda *cuda;
+
+    if (host == NULL)
+        return;
+    cuda = host->common.cuda;
+    if (device_cuda_enter(cuda) == KVC_OK) {
+        for (uint32_t i = 0; i < slab->n_extents; i++)
+            if (atomic_load(&host->registered[i]))
+                (void)cuda->driver.host_unregister(address_of(slab, i));
+        (void)cuda->driver.stream_destroy(host->common.stream);
+        device_cuda_leave(cuda);
+    }
+    device_host.slab_destroy(&host->memory);
+    mem_free(host->registered);
+    mem_free(host);
+    *slab = (struct device_slab){0};
+}
+
+static kvc_status host_extent_create(struct device_slab *slab, uint32_t extent)
+{
+    return device_host.extent_create(&host_of(slab)->memory, extent);
+}
+
+static kvc_status host_extent_export(struct device_slab *slab, uint32_t extent, bool readonly,
+                                     int *fd)
+{
+    return device_host.extent_export(&host_of(slab)->memory, extent, readonly, fd);
+}
+
+static void register_extent(struct device_slab *slab, uint32_t extent)
+{
+    struct host_slab *host = host_of(slab);
+    struct device_cuda *cuda = host->common.cuda;
+
+    if (atomic_load(&host->registered[extent]) || device_cuda_enter(cuda) != KVC_OK)
+        return;
+    if (device_cuda_check(cuda, "not registered, copies are slower", extent,
+                          cuda->driver.host_register(address_of(slab, extent), slab->extent_bytes,
+                                                     CUDA_HOST_PORTABLE)) == KVC_OK)
+        atomic_store(&host->registered[extent], true);
+    device_cuda_leave(cuda);
+}
+
+/* Pieces come in order, so the last one of an extent finds all its pages there. */
+static kvc_status host_extent_populate(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                       uint64_t bytes)
+{
+    kvc_status status;
+
+    status = device_host.extent_populate(&host_of(slab)->memory, extent, offset, bytes);
+    if (status == KVC_OK && offset + bytes == slab->extent_bytes)
+        register_extent(slab, extent);
+    return status;
+}
+
+static kvc_status host_extent_zero(struct device_slab *slab, uint32_t extent)
+{
+    return device_host.extent_zero(&host_of(slab)->memory, extent);
+}
+
+kvc_status device_cuda_host_ready(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                  uint64_t bytes)
+{
+    struct host_slab *host = host_of(slab);
+
+    if (atomic_load(&host->registered[extent]))
+        return KVC_OK;
+    return device_host.extent_populate(&host->memory, extent, offset, bytes);
+}
+
+const struct device_ops device_cuda_host = {
+    .memory = DEVICE_MEMORY_MEMFD,
+    .slab_create = host_slab_create,
+    .slab_destroy = host_slab_destroy,
+    .extent_create = host_extent_create,
+    .extent_export = host_extent_export,
+    .extent_populate = host_extent_populate,
+    .extent_zero = host_extent_zero,
+    .copy = device_cuda_copy,
+    .settle = device_cuda_settle,
+};
