@@ -51,8 +51,8 @@ kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint
                       struct admin_list *list);
 
 /*
- * Flushes and pins of an operator. digest: a namespace of every tenant; NULL: everything. keys NULL:
- * all of it. More than KVC_KEYS_MAX keys are split.
+ * Flushes and pins of an operator. digest: a namespace of every tenant; NULL: everything. keys
+ * NULL: all of it. More than KVC_KEYS_MAX keys are split.
  */
 kvc_status admin_flush(kvc_client *client, const uint8_t *digest, const uint8_t *keys,
                        uint32_t n_keys, uint64_t *blocks);

@@ -1,5 +1,6 @@
 /* A client and its session: connect, reconnect, close. */
 #include "client/client.h"
+#include "client/cuda.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -128,6 +129,16 @@ static void client_take(void *ctx, const struct rpc_pending *request, struct wir
 
 /* The session. */
 
+static const struct copy_ops *copy_of(const char *device)
+{
+    static const struct copy_ops *const all[] = {&copy_host, &copy_cuda};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strcmp(device, all[i]->name) == 0)
+            return all[i];
+    return NULL;
+}
+
 static kvc_status accept_hello(kvc_client *client, const struct codec_hello_reply *hello,
                                const struct wire_packet *packet)
 {
@@ -142,17 +153,25 @@ static kvc_status accept_hello(kvc_client *client, const struct codec_hello_repl
         return client_distrust(client, "session", "0");
     if (packet->n_fds != (copies ? 1u : 0u))
         return client_distrust(client, "fds", "a completion page for roles that copy, else none");
-    if (copies && strcmp(hello->device, copy_host.name) != 0)
-        return rpc_fail(&client->rpc, KVC_E_NO_DEVICE, "device",
-                        "this library cannot copy for \"%s\"", hello->device);
     if (copies) {
-        status =
-            map_open(&client->map, hello, packet->fds[0], client->role == KVC_ROLE_WORKER, &what);
+        const struct copy_ops *copy = copy_of(hello->device);
+
+        /* What waits for a result was made by the device that it was copied by. */
+        if (copy != client->copy)
+            loads_free(client, false);
+        client->copy = copy;
+        if (copy == NULL)
+            return rpc_fail(&client->rpc, KVC_E_NO_DEVICE, "device",
+                            "this library cannot copy for \"%s\"", hello->device);
+        /* It was not said which GPU: once more, when there is one. */
+        if (client->copy == &copy_cuda && client->cuda == NULL)
+            return KVC_OK;
+        status = map_open(&client->map, hello, packet->fds[0], client->role == KVC_ROLE_WORKER,
+                          client->copy == &copy_cuda ? client->cuda : NULL, &what);
         if (status == KVC_E_PROTOCOL)
             return client_distrust(client, what, "sizes or memory that cannot be");
         if (status != KVC_OK)
             return rpc_fail(&client->rpc, status, what, "%s", strerror(errno));
-        client->copy = &copy_host;
     }
     client->session.id = hello->session;
     client->session.boot_epoch = hello->boot_epoch;
@@ -167,7 +186,13 @@ static kvc_status accept_hello(kvc_client *client, const struct codec_hello_repl
 
 static kvc_status hello(kvc_client *client, uint64_t deadline_us)
 {
-    const struct codec_hello request = {client->role, (uint32_t)client->pid, client->name};
+    const struct codec_hello request = {
+        .role = client->role,
+        .pid = (uint32_t)client->pid,
+        .name = client->name,
+        .device_uuids = client->cuda != NULL ? client->cuda->uuid : NULL,
+        .n_devices = client->cuda != NULL,
+    };
     struct codec_hello_reply reply;
     struct wire_packet packet;
     kvc_status status;
@@ -187,7 +212,7 @@ static kvc_status hello(kvc_client *client, uint64_t deadline_us)
     return status;
 }
 
-static kvc_status session_open(kvc_client *client)
+static kvc_status connect_and_hello(kvc_client *client)
 {
     const uint64_t deadline_us = rpc_deadline_us(client->connect_ms);
     kvc_status status = rpc_open(&client->rpc, client->socket, deadline_us);
@@ -195,9 +220,43 @@ static kvc_status session_open(kvc_client *client)
     return status == KVC_OK ? hello(client, deadline_us) : status;
 }
 
+/* Its time is not the daemon's, and not bounded. */
+static kvc_status open_cuda(kvc_client *client)
+{
+    char why[CUDA_WHY_MAX];
+    kvc_status status;
+
+    status = cuda_open(&client->cuda, why);
+    if (status == KVC_OK)
+        status = loads_open(client);
+    else
+        return rpc_fail(&client->rpc, status, "device", "%s", why);
+    return status;
+}
+
+/*
+ * HELLO names the GPU that the worker will use, and only its reply tells whether the daemon has
+ * one: a worker of a daemon without never touches the driver. So the first session with a GPU
+ * begins with a second HELLO.
+ */
+static kvc_status session_open(kvc_client *client)
+{
+    kvc_status status = connect_and_hello(client);
+
+    if (status == KVC_OK && client->session.id == 0) {
+        rpc_close(&client->rpc, KVC_E_DISCONNECTED);
+        status = open_cuda(client);
+        if (status == KVC_OK)
+            status = connect_and_hello(client);
+    }
+    return status;
+}
+
 /* Ends the session here. Its number is kept: the daemon may wait to hear that it is drained. */
 static void session_end(kvc_client *client, kvc_status broken)
 {
+    if (client->cuda != NULL)
+        cuda_drain(client->cuda);
     rpc_close(&client->rpc, broken);
     map_close(&client->map, false);
     client->pull = (struct pull){0};
@@ -263,11 +322,11 @@ static kvc_status announce_parts(kvc_client *client)
     kvc_status status = KVC_OK;
 
     for (uint32_t i = 0; i < KVC_PARTS_MAX && status == KVC_OK; i++) {
-        const struct part *part = &client->parts[i];
+        struct part *part = &client->parts[i];
 
         if (!part->used)
             continue;
-        status = part_announce(client, &client->parts[i], &told);
+        status = part_again(client, part, &told);
         if (status == KVC_OK && part->lent != NULL)
             status = lend_announce(client, part);
         else if (status == KVC_OK)
@@ -347,9 +406,13 @@ void kvc_close(kvc_client *client)
     inherited = is_forked(client);
     if (inherited)
         client->rpc.broken = KVC_E_FORKED; /* what waits to be sent is not this process's to send */
+    else if (client->cuda != NULL)
+        cuda_drain(client->cuda);
     rpc_close(&client->rpc, KVC_E_DISCONNECTED);
     map_close(&client->map, inherited);
-    parts_free(client);
+    parts_free(client, inherited);
+    loads_free(client, inherited);
+    cuda_close(client->cuda, inherited);
     codec_scratch_free(&client->scratch);
     free(client->socket);
     free(client->name);

@@ -1,8 +1,8 @@
 /*
  * The inside of a client. Rooms of libkvcache: client (session: connect, reconnect, close), rpc
  * (requests and replies), codec (protobuf), map (the daemon's memory), extents (which of it), part,
- * lookup, load, save, copy (devices), admin (for tools). They include proto/ and kernels/ and
- * nothing of the daemon; kvcache.h is the only door for others.
+ * lookup, load, save, copy (devices), cuda (the GPU), admin (for tools). They include proto/ and
+ * kernels/ and nothing of the daemon; kvcache.h is the only door for others.
  *
  * Order of things in a call: client_enter, checks of the arguments, request and reply, check of the
  * whole reply, copies. Nothing that a daemon says is believed before it is checked; what cannot be
@@ -30,7 +30,7 @@ struct lent {
     uint64_t region; /* the daemon's number, of this session */
     uint32_t n_pieces, n_slices, n_blocks;
     int *fds;
-    uint64_t *bytes, *offsets; /* of the pieces, in their memfds */
+    uint64_t *bytes, *offsets;  /* of the pieces, in their memfds */
     uint64_t *devices, *inodes; /* of the memfds */
     uint32_t *slice_pieces;
     uint64_t *slice_offsets, *slice_strides; /* in the pieces */
@@ -44,6 +44,7 @@ struct part {
     bool has_memory; /* its slices have addresses */
     struct pack_layout layout;
     struct pack_slice *slices;
+    void *table;     /* what the device needs to know of them */
     uint8_t *dtypes; /* NULL: not given */
     uint8_t namespace_digest[KVC_NAMESPACE_BYTES];
     bool has_family;
@@ -65,6 +66,30 @@ struct saves {
     struct save_entry entries[SAVES_MAX]; /* oldest first */
 };
 
+/*
+ * A piece of a load whose copies are enqueued: what its cells must be, once its mark is passed.
+ * Arrays live in one allocation.
+ */
+struct load_entry {
+    bool used;
+    uint64_t id;      /* of the load; 0: nobody will ask, it only has to end */
+    uint64_t session; /* whose part and slots are named */
+    uint32_t part;
+    uint32_t at, count; /* blocks of the load */
+    uint32_t copied;    /* of them, before something failed */
+    bool verify;
+    void *mark;
+    uint64_t *cells; /* the device writes them */
+    uint64_t *checksums, *offsets;
+    uint32_t *generations;
+    uint8_t *checked, *tiers;
+};
+#define LOADS_MAX 64u /* pieces under way */
+struct loads {
+    uint64_t last_id;
+    struct load_entry *entries[LOADS_MAX];
+};
+
 /* A session that has ended and that the daemon may not know to be drained. */
 struct old_session {
     uint64_t id, boot_epoch;
@@ -77,7 +102,8 @@ struct pull {
     bool active;
     bool again; /* more was granted meanwhile */
     uint32_t cursor;
-    kvc_status status; /* of the last one that ended */
+    uint64_t mapping_us; /* spent on mapping what came */
+    kvc_status status;   /* of the last one that ended */
 };
 
 struct kvc_client {
@@ -91,6 +117,7 @@ struct kvc_client {
     uint32_t n_old;
     char device[16];
     const struct copy_ops *copy;
+    struct cuda *cuda; /* NULL until a daemon has a GPU */
     uint32_t keys_max;
     bool stopping; /* the daemon said so */
 
@@ -98,6 +125,7 @@ struct kvc_client {
     struct pull pull;
     struct part parts[KVC_PARTS_MAX]; /* handle - 1 */
     struct saves saves;
+    struct loads loads;
     struct codec_scratch scratch;
     struct rpc rpc;
 };
@@ -128,8 +156,9 @@ kvc_status client_distrust(kvc_client *client, const char *field, const char *de
 
 /* Parts: part.c. */
 struct part *part_of(kvc_client *client, kvc_part handle); /* NULL: no such part */
-kvc_status part_announce(kvc_client *client, struct part *part, uint32_t *extents);
-void parts_free(kvc_client *client);
+/* Announces one again. KVC_E_NO_DEVICE when its memory is not of the kind that the daemon's is. */
+kvc_status part_again(kvc_client *client, struct part *part, uint32_t *extents);
+void parts_free(kvc_client *client, bool inherited);
 
 /* Extents: extents.c. */
 kvc_status extents_pull(kvc_client *client, uint32_t granted);
@@ -157,6 +186,19 @@ void saves_end_all(struct saves *saves, kvc_status status);
 /* Loads by the daemon and what has become of them: load_daemon.c. n <= keys_max. */
 kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const struct part *part,
                           uint32_t at, uint32_t n, bool *mismatch);
+/* Loads: load_wait.c. */
+/* All the entries there may be, where making one takes long. */
+kvc_status loads_open(kvc_client *client);
+void loads_free(kvc_client *client, bool inherited);
+/* One that is not used, for load id. KVC_E_BUSY: all are under way. */
+kvc_status loads_take(kvc_client *client, uint64_t id, struct load_entry **entry);
+/* Waits and judges; entries of the load are free after it, unless KVC_E_DEADLINE. */
+kvc_status loads_collect(kvc_client *client, uint64_t id, uint32_t ms, uint8_t *valid);
+#define LOADS_NO_LIMIT UINT32_MAX
+/* The same for a load that failed on its way; the client's error text stays. */
+void loads_judge_rest(kvc_client *client, uint64_t id, uint8_t *valid);
+/* Nobody will ask for it. */
+void loads_forget(kvc_client *client, uint64_t id);
 
 /* The late reply to a load that was given up: nothing will be read, which its word says. */
 void load_take_late(kvc_client *client, const struct wire_packet *packet);

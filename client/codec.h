@@ -36,6 +36,8 @@ struct codec_hello {
     uint32_t role;
     uint32_t pid;
     const char *name;
+    const uint8_t *device_uuids; /* n_devices x KVC_UUID_BYTES */
+    uint32_t n_devices;
 };
 kvc_status codec_put_hello(const struct codec_hello *hello, uint8_t *body, size_t *len);
 

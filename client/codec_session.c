@@ -14,6 +14,8 @@ kvc_status codec_put_hello(const struct codec_hello *hello, uint8_t *body, size_
     message.role = (Kvcache__Role)hello->role;
     message.pid = hello->pid;
     message.name = name;
+    message.device_uuids =
+        codec_bytes(hello->device_uuids, (size_t)hello->n_devices * KVC_UUID_BYTES);
     message.build = KVC_BUILD_VERSION;
     return codec_pack_body(&message.base, body, len);
 }

@@ -1,37 +1,120 @@
+#include <stdlib.h>
+
 #include "client/copy.h"
+#include "client/pause.h"
 
-static kvc_status host_gather(void *stream, const struct pack_job *job)
+static kvc_status host_part_open(struct cuda *cuda, const struct pack_layout *layout,
+                                 const struct pack_slice *slices, void **table, uint32_t *slice,
+                                 const char **why)
 {
-    (void)stream;
-    pack_host_gather(job);
+    (void)cuda;
+    (void)layout;
+    (void)slices;
+    (void)slice;
+    (void)why;
+    *table = NULL;
     return KVC_OK;
 }
 
-static kvc_status host_scatter(void *stream, const struct pack_job *job)
+static void host_part_close(struct cuda *cuda, void *table)
 {
+    (void)cuda;
+    (void)table;
+}
+
+static kvc_status host_begin(struct cuda *cuda, void *stream)
+{
+    (void)cuda;
     (void)stream;
-    pack_host_scatter(job);
     return KVC_OK;
 }
 
-static kvc_status host_settle(void *stream)
+static void host_end(struct cuda *cuda, void *stream)
 {
+    (void)cuda;
     (void)stream;
-    return KVC_OK;
 }
 
 /* Release: whoever sees the number sees the slots and cells that were written before. */
-static kvc_status host_prove(void *stream, uint64_t *word, uint64_t number)
+static kvc_status host_prove(struct cuda *cuda, void *stream, const struct copy_word *word)
 {
+    (void)cuda;
     (void)stream;
-    __atomic_store_n(word, number, __ATOMIC_RELEASE);
+    if (word->pause != NULL)
+        pause_pass(word->pause);
+    __atomic_store_n(word->at, word->number, __ATOMIC_RELEASE);
+    return KVC_OK;
+}
+
+static kvc_status host_gather(struct cuda *cuda, void *stream, const struct copy_job *job)
+{
+    pack_host_gather(&job->pack);
+    return job->word != NULL ? host_prove(cuda, stream, job->word) : KVC_OK;
+}
+
+static kvc_status host_scatter(struct cuda *cuda, void *stream, const struct copy_job *job)
+{
+    pack_host_scatter(&job->pack);
+    return job->word != NULL ? host_prove(cuda, stream, job->word) : KVC_OK;
+}
+
+static kvc_status host_settle(struct cuda *cuda, void *stream)
+{
+    return host_begin(cuda, stream);
+}
+
+static uint64_t *host_cells_make(struct cuda *cuda, uint32_t n)
+{
+    (void)cuda;
+    return calloc(n, sizeof(uint64_t));
+}
+
+static void host_cells_free(struct cuda *cuda, uint64_t *cells)
+{
+    (void)cuda;
+    free(cells);
+}
+
+static kvc_status host_mark_make(struct cuda *cuda, void **mark)
+{
+    (void)cuda;
+    *mark = NULL;
+    return KVC_OK;
+}
+
+static void host_mark_free(struct cuda *cuda, void *mark)
+{
+    (void)cuda;
+    (void)mark;
+}
+
+static kvc_status host_mark_set(struct cuda *cuda, void *stream, void *mark)
+{
+    (void)mark;
+    return host_begin(cuda, stream);
+}
+
+static kvc_status host_mark_passed(struct cuda *cuda, void *mark)
+{
+    (void)cuda;
+    (void)mark;
     return KVC_OK;
 }
 
 const struct copy_ops copy_host = {
     .name = "host",
+    .part_open = host_part_open,
+    .part_close = host_part_close,
+    .begin = host_begin,
+    .end = host_end,
     .gather = host_gather,
     .scatter = host_scatter,
-    .settle = host_settle,
     .prove = host_prove,
+    .settle = host_settle,
+    .cells_make = host_cells_make,
+    .cells_free = host_cells_free,
+    .mark_make = host_mark_make,
+    .mark_free = host_mark_free,
+    .mark_set = host_mark_set,
+    .mark_passed = host_mark_passed,
 };

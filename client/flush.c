@@ -102,7 +102,7 @@ static kvc_status announce_again(kvc_client *client, const uint8_t *digest)
     for (uint32_t i = 0; i < KVC_PARTS_MAX && status == KVC_OK; i++)
         if (client->parts[i].used &&
             memcmp(client->parts[i].namespace_digest, digest, KVC_NAMESPACE_BYTES) == 0)
-            status = part_announce(client, &client->parts[i], &extents);
+            status = part_again(client, &client->parts[i], &extents);
     return status;
 }
 

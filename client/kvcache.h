@@ -54,7 +54,8 @@ typedef struct kvc_options {
     const char *socket;  /* [$KVCACHE_SOCKET, else /run/kvcached/kvcached.sock] */
     const char *name;    /* for people, in kvcachectl clients [the process's name] */
     kvc_role role;       /* [worker] */
-    uint32_t connect_ms; /* bound on connect, register, map and reconnect, each [1000] */
+    uint32_t connect_ms; /* bound on connect, register, map and reconnect, each [1000]; starting
+                            CUDA and registering memory with it (50 ms a GiB) come on top */
     uint32_t lookup_ms;  /* bound on a reply to lookup, load, release, adopt, extend [100] */
     uint32_t save_ms;    /* bound on a reply to save [KVC_SAVE_REPLY_MS] */
     uint32_t load_ms;    /* bound on a load that the daemon copies [1000] */
@@ -145,10 +146,10 @@ typedef struct kvc_slice {
 typedef enum kvc_copy { KVC_COPY_WORKER = 0, KVC_COPY_DAEMON = 1 } kvc_copy;
 
 /*
- * Memory that the daemon may map: `bytes` of a memfd from `offset` on, which this process has mapped
- * at base. All multiples of the page size, but for bytes. The library duplicates the descriptor,
- * seals the memfd against shrinking, and gives it all of its pages, so that they are the worker's
- * and not the daemon's. Not on hugetlbfs.
+ * Memory that the daemon may map: `bytes` of a memfd from `offset` on, which this process has
+ * mapped at base. All multiples of the page size, but for bytes. The library duplicates the
+ * descriptor, seals the memfd against shrinking, and gives it all of its pages, so that they are
+ * the worker's and not the daemon's. Not on hugetlbfs.
  */
 typedef struct kvc_memory {
     int fd;
@@ -231,22 +232,38 @@ typedef struct kvc_load_args {
     void *stream;           /* cudaStream_t; NULL on the host device */
     int no_verify;          /* do not compare checksums */
     uint8_t *valid; /* count bytes, or NULL: 1 where the destination holds the key's bytes */
+    uint64_t *load; /* NULL: kvc_load waits until the copies are over and judged; else it names the
+                       load for kvc_load_result and does not wait */
 } kvc_load_args;
 
 /*
- * Copies leased blocks into the worker's. On the host device the bytes are there when it returns.
+ * Copies leased blocks into the worker's. On the host device the bytes are there when it returns;
+ * on a GPU they are for whatever comes later on the stream. What is computed from them must not be
+ * used before they are known to be valid: from this call's return, or with `load` from
+ * kvc_load_result. A stream that is being captured into a graph is refused (KVC_E_BUSY).
+ *
  * KVC_OK: all are valid. KVC_E_CHECKSUM: some did not match; valid[] (set on this too) says which
  * are good, the others' contents are undefined and the daemon has been told. More than KVC_KEYS_MAX
  * blocks are split. On any other error no destination block that valid[] does not mark may be used.
  *
  * Of a part that the daemon copies: KVC_E_DEADLINE says that the bytes did not come within load_ms,
  * that the load was cancelled and that nothing writes to the destinations any more. KVC_E_BUSY (the
- * daemon did not even answer to that) and KVC_E_DISCONNECTED or KVC_E_PROTOCOL (it may not know yet)
- * leave a copy that may still run: destinations must not be reused before kvc_suspend, or after a
- * lost session kvc_reconnect, has returned KVC_OK, or the daemon's process is gone. stream and
- * no_verify mean nothing there.
+ * daemon did not even answer to that) and KVC_E_DISCONNECTED or KVC_E_PROTOCOL (it may not know
+ * yet) leave a copy that may still run: destinations must not be reused before kvc_suspend, or
+ * after a lost session kvc_reconnect, has returned KVC_OK, or the daemon's process is gone. stream
+ * and no_verify mean nothing there.
  */
 KVC_API kvc_status kvc_load(kvc_client *client, const kvc_load_args *args);
+
+/*
+ * Waits at most ms (0: only looks) until the copies of a load are over and judges them, as kvc_load
+ * without `load` does: KVC_OK or KVC_E_CHECKSUM, and valid[] (one byte a block of the load, or
+ * NULL). KVC_E_DEADLINE: not yet. A load is judged once, then it is KVC_E_UNKNOWN, as are those of
+ * no blocks. At most 64 packets' worth of loads are under way (else kvc_load says KVC_E_BUSY); the
+ * oldest that is over and was not asked for makes room. 0, the name of loads that were over when
+ * kvc_load returned (the daemon copied), is KVC_OK. It needs no connection.
+ */
+KVC_API kvc_status kvc_load_result(kvc_client *client, uint64_t load, uint32_t ms, uint8_t *valid);
 
 /* Saves. */
 
@@ -279,10 +296,10 @@ typedef struct kvc_save_args {
  * kvc_wait and kvc_cancel; it is 0 when there was nothing to copy. Total keys over KVC_KEYS_MAX:
  * KVC_E_LIMIT, the caller splits at a prefix.
  *
- * Of parts that the daemon copies (all of them, or none): save must not be NULL, KVC_KEY_SAVED means
- * that a copy was started, and the source blocks must stay as they are until the save has ended.
- * *save is set on KVC_E_DEADLINE too, if it is not 0: the save was cancelled, but a copy of it may
- * run, and kvc_wait tells when it does not.
+ * Of parts that the daemon copies (all of them, or none): save must not be NULL, KVC_KEY_SAVED
+ * means that a copy was started, and the source blocks must stay as they are until the save has
+ * ended. *save is set on KVC_E_DEADLINE too, if it is not 0: the save was cancelled, but a copy of
+ * it may run, and kvc_wait tells when it does not.
  */
 KVC_API kvc_status kvc_save(kvc_client *client, const kvc_save_args *args, uint64_t *save);
 
@@ -318,10 +335,10 @@ KVC_API kvc_status kvc_flush_keys(kvc_client *client, kvc_part part, const uint8
                                   uint32_t n_keys, uint64_t *blocks);
 
 /*
- * Keeps the blocks of those keys that are there from being evicted, for so many seconds from now (0:
- * KVC_PIN_SECONDS_DEFAULT), whoever comes and goes meanwhile: a system prompt, say. Pinning again
- * sets the time anew. KVC_E_NO_ROOM when more than half of the daemon's memory would be pinned.
- * *pinned (may be NULL): how many of the keys were there.
+ * Keeps the blocks of those keys that are there from being evicted, for so many seconds from now
+ * (0: KVC_PIN_SECONDS_DEFAULT), whoever comes and goes meanwhile: a system prompt, say. Pinning
+ * again sets the time anew. KVC_E_NO_ROOM when more than half of the daemon's memory would be
+ * pinned. *pinned (may be NULL): how many of the keys were there.
  */
 KVC_API kvc_status kvc_pin(kvc_client *client, kvc_part part, const uint8_t *keys, uint32_t n_keys,
                            uint32_t seconds, uint32_t *pinned);
@@ -331,8 +348,8 @@ KVC_API kvc_status kvc_unpin(kvc_client *client, kvc_part part, const uint8_t *k
 /*
  * For parts that the daemon copies: waits, at most ms, until nothing of the daemon reads or writes
  * the part's memory, and keeps it so: saves and loads are refused with KVC_E_BUSY until kvc_resume.
- * For engines that give their KV memory up for a while, or do not know what still runs. Other parts:
- * KVC_OK, nothing of them runs outside calls. KVC_E_DEADLINE: something does run; ask again.
+ * For engines that give their KV memory up for a while, or do not know what still runs. Other
+ * parts: KVC_OK, nothing of them runs outside calls. KVC_E_DEADLINE: something does run; ask again.
  */
 KVC_API kvc_status kvc_suspend(kvc_client *client, kvc_part part, uint32_t ms);
 KVC_API kvc_status kvc_resume(kvc_client *client, kvc_part part);

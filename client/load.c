@@ -11,10 +11,10 @@ struct piece {
     uint64_t lease;
     uint32_t first, count;
     const uint32_t *blocks;
-    uint8_t *valid; /* or NULL */
     bool verify;
     void *stream;
     struct codec_load_reply reply;
+    struct load_entry *entry;
 };
 
 /* Distinct in O(n): a table of twice as many places, id + 1 in each that is taken. */
@@ -101,31 +101,43 @@ static kvc_status check_reply(kvc_client *client, const struct piece *piece)
     return KVC_OK;
 }
 
-static void report(kvc_client *client, const struct piece *piece, uint32_t i)
+/* What cells will be compared with, when nobody holds the reply any more. */
+static void fill_entry(const kvc_client *client, const struct piece *piece, uint64_t id,
+                       uint32_t at)
 {
     const struct codec_load_reply *reply = &piece->reply;
-    const struct codec_report said = {piece->part->id, reply->generations[i], reply->tiers[i],
-                                      reply->offsets[i]};
-    size_t len = 0;
+    struct load_entry *entry = piece->entry;
+    const uint32_t n = piece->count;
 
-    if (codec_put_report(&said, client->rpc.body, &len) == KVC_OK)
-        (void)rpc_tell(&client->rpc, WIRE_REPORT, client->rpc.body, len);
+    entry->id = id;
+    entry->session = client->session.id;
+    entry->part = piece->part->id;
+    entry->at = at;
+    entry->count = n;
+    entry->copied = 0;
+    entry->verify = piece->verify;
+    memcpy(entry->checksums, reply->checksums, n * sizeof(*entry->checksums));
+    memcpy(entry->offsets, reply->offsets, n * sizeof(*entry->offsets));
+    memcpy(entry->generations, reply->generations, n * sizeof(*entry->generations));
+    memcpy(entry->checked, reply->checked, n);
+    memcpy(entry->tiers, reply->tiers, n);
 }
 
-/* Blocks at to at + n - 1 of a piece, n <= KVC_CHUNK_BLOCKS. */
+/* Blocks at to at + n - 1 of a piece, n <= KVC_CHUNK_BLOCKS; with the word, the last ones. */
 static kvc_status copy_chunk(kvc_client *client, struct piece *piece, uint32_t at, uint32_t n,
-                             bool *mismatch)
+                             const struct copy_word *word)
 {
     const struct codec_load_reply *reply = &piece->reply;
     struct pack_block blocks[KVC_CHUNK_BLOCKS];
-    uint64_t cells[KVC_CHUNK_BLOCKS];
-    const struct pack_job job = {
-        .layout = &piece->part->layout,
-        .slices = piece->part->slices,
-        .blocks = blocks,
-        .n_blocks = n,
-        .n_slices = piece->part->layout.n_slices,
-        .cells = piece->verify ? cells : NULL,
+    const struct copy_job job = {
+        .pack = {.layout = &piece->part->layout,
+                 .slices = piece->part->slices,
+                 .blocks = blocks,
+                 .n_blocks = n,
+                 .n_slices = piece->part->layout.n_slices,
+                 .cells = piece->verify ? piece->entry->cells + at : NULL},
+        .table = piece->part->table,
+        .word = word,
     };
     kvc_status status;
 
@@ -135,43 +147,47 @@ static kvc_status copy_chunk(kvc_client *client, struct piece *piece, uint32_t a
         blocks[i].id = piece->blocks[at + i];
     }
     pause_pass("load.before_copy");
-    status = client->copy->scatter(piece->stream, &job);
-    if (status == KVC_OK && piece->verify)
-        status = client->copy->settle(piece->stream);
+    status = client->copy->scatter(client->cuda, piece->stream, &job);
     if (status != KVC_OK)
         return rpc_fail(&client->rpc, status, NULL, "a copy failed");
-    for (uint32_t i = 0; i < n; i++) {
-        bool good =
-            !piece->verify || !reply->checked[at + i] || cells[i] == reply->checksums[at + i];
-
-        if (piece->valid != NULL)
-            piece->valid[at + i] = good;
-        if (!good)
-            report(client, piece, at + i);
-        *mismatch = *mismatch || !good;
-    }
+    piece->entry->copied += n;
     return KVC_OK;
 }
 
-static kvc_status load_piece(kvc_client *client, struct piece *piece, bool *mismatch)
+static kvc_status copy_all(kvc_client *client, struct piece *piece)
 {
-    kvc_status status = ask(client, piece), proved;
+    const struct copy_word word = {map_word(&client->map, piece->reply.word), piece->reply.number,
+                                   "load.before_word"};
+    kvc_status status = KVC_OK, marked;
 
-    if (status == KVC_OK)
-        status = check_reply(client, piece);
-    if (status != KVC_OK)
-        return status;
     for (uint32_t at = 0; at < piece->count && status == KVC_OK; at += KVC_CHUNK_BLOCKS) {
         const uint32_t left = piece->count - at;
+        const bool last = left <= KVC_CHUNK_BLOCKS;
 
-        status = copy_chunk(client, piece, at, left < KVC_CHUNK_BLOCKS ? left : KVC_CHUNK_BLOCKS,
-                            mismatch);
+        status = copy_chunk(client, piece, at, last ? left : KVC_CHUNK_BLOCKS, last ? &word : NULL);
     }
-    pause_pass("load.before_word");
-    /* Also after a failed copy: behind it, nothing of this load reads slots any more. */
-    proved = client->copy->prove(piece->stream, map_word(&client->map, piece->reply.word),
-                                 piece->reply.number);
-    return status != KVC_OK ? status : proved;
+    /* Behind it, nothing of this load reads slots any more. */
+    if (status != KVC_OK)
+        (void)client->copy->prove(client->cuda, piece->stream, &word);
+    marked = client->copy->mark_set(client->cuda, piece->stream, piece->entry->mark);
+    return status != KVC_OK ? status : marked;
+}
+
+static kvc_status load_piece(kvc_client *client, struct piece *piece, uint64_t id, uint32_t at)
+{
+    kvc_status status = loads_take(client, id, &piece->entry);
+
+    if (status != KVC_OK)
+        return status;
+    status = ask(client, piece);
+    if (status == KVC_OK)
+        status = check_reply(client, piece);
+    if (status != KVC_OK) {
+        piece->entry->used = false;
+        return status;
+    }
+    fill_entry(client, piece, id, at);
+    return copy_all(client, piece);
 }
 
 /* The next blocks that can be asked for at once: all present, and no more than a request takes. */
@@ -186,11 +202,91 @@ static uint32_t next_run(const kvc_client *client, const kvc_load_args *args, ui
     return n;
 }
 
+/* A load that nobody has to wait for may have no more pieces than there are entries. */
+static kvc_status make_room(kvc_client *client, const kvc_load_args *args, uint64_t id,
+                            uint32_t pieces, bool *mismatch)
+{
+    kvc_status status;
+
+    if (args->load != NULL || pieces % (LOADS_MAX / 2) != 0)
+        return KVC_OK;
+    status = loads_collect(client, id, LOADS_NO_LIMIT, args->valid);
+    *mismatch = *mismatch || status == KVC_E_CHECKSUM;
+    return status == KVC_E_CHECKSUM ? KVC_OK : status;
+}
+
+static kvc_status load_pieces(kvc_client *client, const kvc_load_args *args, struct part *part,
+                              uint64_t id, bool *mismatch)
+{
+    kvc_status status = client->copy->begin(client->cuda, args->stream);
+    uint32_t pieces = 0, n;
+
+    if (status != KVC_OK)
+        return rpc_fail(&client->rpc, status, "stream", "%s",
+                        status == KVC_E_BUSY ? "it is being captured" : "it cannot be used");
+    for (uint32_t at = 0; status == KVC_OK && (n = next_run(client, args, &at)) > 0; at += n) {
+        struct piece piece = {
+            .part = part,
+            .lease = args->lease,
+            .first = args->first + at,
+            .count = n,
+            .blocks = args->blocks + at,
+            .verify = !args->no_verify,
+            .stream = args->stream,
+        };
+
+        status = load_piece(client, &piece, id, at);
+        if (status == KVC_OK)
+            status = make_room(client, args, id, ++pieces, mismatch);
+    }
+    client->copy->end(client->cuda, args->stream);
+    return status;
+}
+
+/* Its answers are the judgement, so there is nothing to wait for afterwards. */
+static kvc_status load_all_by_daemon(kvc_client *client, const kvc_load_args *args,
+                                     const struct part *part)
+{
+    bool mismatch = false;
+    kvc_status status = KVC_OK;
+
+    for (uint32_t at = 0, n; status == KVC_OK && (n = next_run(client, args, &at)) > 0; at += n)
+        status = load_by_daemon(client, args, part, at, n, &mismatch);
+    if (status == KVC_OK && args->load != NULL)
+        *args->load = 0;
+    if (status == KVC_OK && mismatch)
+        status = rpc_fail(&client->rpc, KVC_E_CHECKSUM, "blocks", "bytes are not the saved ones");
+    return status;
+}
+
+static kvc_status load_by_worker(kvc_client *client, const kvc_load_args *args, struct part *part)
+{
+    const uint64_t id = ++client->loads.last_id;
+    bool mismatch = false;
+    kvc_status status = load_pieces(client, args, part, id, &mismatch);
+
+    if (args->load != NULL) {
+        if (status == KVC_OK)
+            *args->load = id;
+        else
+            loads_forget(client, id);
+        return status;
+    }
+    if (status == KVC_OK) {
+        status = loads_collect(client, id, LOADS_NO_LIMIT, args->valid);
+        if (status == KVC_OK && mismatch)
+            status =
+                rpc_fail(&client->rpc, KVC_E_CHECKSUM, "blocks", "bytes are not the saved ones");
+        return status;
+    }
+    /* What was copied before is judged without losing what is said of the failure. */
+    loads_judge_rest(client, id, args->valid);
+    return status;
+}
+
 kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
 {
     struct part *part = NULL;
-    bool mismatch = false;
-    uint32_t n;
     kvc_status status = client_enter(client);
 
     if (status == KVC_OK)
@@ -199,24 +295,8 @@ kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
         return status;
     if (args->valid != NULL)
         memset(args->valid, 0, args->count);
-    for (uint32_t at = 0; status == KVC_OK && (n = next_run(client, args, &at)) > 0; at += n) {
-        struct piece piece = {
-            .part = part,
-            .lease = args->lease,
-            .first = args->first + at,
-            .count = n,
-            .blocks = args->blocks + at,
-            .valid = args->valid != NULL ? args->valid + at : NULL,
-            .verify = !args->no_verify,
-            .stream = args->stream,
-        };
-
-        status = part->lent != NULL ? load_by_daemon(client, args, part, at, n, &mismatch)
-                                    : load_piece(client, &piece, &mismatch);
-    }
-    if (status == KVC_OK && mismatch)
-        status = rpc_fail(&client->rpc, KVC_E_CHECKSUM, "blocks", "bytes are not the saved ones");
-    return status;
+    return part->lent != NULL ? load_all_by_daemon(client, args, part)
+                              : load_by_worker(client, args, part);
 }
 
 void load_take_late(kvc_client *client, const struct wire_packet *packet)
@@ -231,6 +311,6 @@ void load_take_late(kvc_client *client, const struct wire_packet *packet)
     word = map_word(&client->map, reply.word);
     if (word == NULL || reply.number == 0)
         client_distrust(client, "LoadReply.word", "no such word or number");
-    else
-        (void)copy_host.prove(NULL, word, reply.number);
+    else /* nothing was enqueued that it would have to wait for */
+        (void)copy_host.prove(NULL, NULL, &(struct copy_word){.at = word, .number = reply.number});
 }

@@ -8,6 +8,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "client/cuda.h"
+
 /* Far more than any host has, far less than overflows. */
 #define TIER_BYTES_MAX (1ull << 46)
 #define PAGE_BYTES_MAX (1ull << 24)
@@ -46,9 +48,17 @@ static bool sane_tier(const struct codec_tier *tier)
            tier->bytes % tier->extent_bytes == 0;
 }
 
-static kvc_status open_tier(struct map_tier *tier, const struct codec_tier *geometry,
-                            const char **what)
+/* The gpu tier of a daemon that has a GPU. */
+static bool is_on_gpu(const struct map *map, const struct map_tier *tier)
 {
+    return map->cuda != NULL && tier == &map->tiers[0];
+}
+
+static kvc_status open_tier(struct map *map, struct map_tier *tier,
+                            const struct codec_tier *geometry, const char **what)
+{
+    bool reserved;
+
     if (geometry->bytes == 0 && geometry->extents == 0)
         return KVC_OK;
     *what = "tiers";
@@ -57,7 +67,10 @@ static kvc_status open_tier(struct map_tier *tier, const struct codec_tier *geom
     tier->states = calloc(geometry->extents, 1);
     if (tier->states == NULL)
         return KVC_E_NO_MEMORY;
-    if (!reserve(NULL, geometry->bytes, &tier->base))
+    tier->on_gpu = is_on_gpu(map, tier);
+    reserved = tier->on_gpu ? cuda_reserve(map->cuda, geometry->bytes, &tier->base) == KVC_OK
+                            : reserve(NULL, geometry->bytes, &tier->base);
+    if (!reserved)
         return KVC_E_MAP;
     tier->bytes = geometry->bytes;
     tier->extent_bytes = geometry->extent_bytes;
@@ -79,6 +92,10 @@ static kvc_status open_page(struct map *map, const struct codec_hello_reply *hel
     if (page == MAP_FAILED)
         return KVC_E_MAP;
     (void)madvise(page, bytes, MADV_DONTFORK);
+    if (map->cuda != NULL && cuda_register(map->cuda, page, bytes, true) != KVC_OK) {
+        munmap(page, bytes);
+        return KVC_E_MAP;
+    }
     map->page = page;
     map->page_words = hello->page_words;
     map->page_stride = hello->page_stride;
@@ -86,13 +103,13 @@ static kvc_status open_page(struct map *map, const struct codec_hello_reply *hel
 }
 
 kvc_status map_open(struct map *map, const struct codec_hello_reply *hello, int page_fd,
-                    bool writable, const char **what)
+                    bool writable, struct cuda *cuda, const char **what)
 {
     kvc_status status = KVC_OK;
 
-    *map = (struct map){.writable = writable};
+    *map = (struct map){.writable = writable, .cuda = cuda};
     for (uint32_t i = 0; i < CODEC_TIERS && status == KVC_OK; i++)
-        status = open_tier(&map->tiers[i], &hello->tiers[i], what);
+        status = open_tier(map, &map->tiers[i], &hello->tiers[i], what);
     if (status == KVC_OK)
         status = open_page(map, hello, page_fd, what);
     if (status != KVC_OK)
@@ -100,8 +117,23 @@ kvc_status map_open(struct map *map, const struct codec_hello_reply *hello, int 
     return status;
 }
 
-static void close_tier(struct map_tier *tier)
+static void close_gpu_tier(struct map *map, struct map_tier *tier)
 {
+    for (uint32_t i = 0; i < tier->n_extents; i++)
+        if (tier->states[i] == MAP_MAPPED)
+            cuda_unmap(map->cuda, tier->base + i * tier->extent_bytes, tier->extent_bytes);
+    cuda_unreserve(map->cuda, tier->base, tier->bytes);
+}
+
+static void close_tier(struct map *map, struct map_tier *tier)
+{
+    if (tier->on_gpu) {
+        close_gpu_tier(map, tier);
+        return;
+    }
+    for (uint32_t i = 0; map->cuda != NULL && i < tier->n_extents; i++)
+        if (tier->states[i] == MAP_MAPPED)
+            cuda_unregister(map->cuda, tier->base + i * tier->extent_bytes);
     for (uint32_t i = 0; i < tier->n_extents;) {
         uint32_t from = i;
 
@@ -117,11 +149,14 @@ void map_close(struct map *map, bool inherited)
 {
     for (uint32_t i = 0; i < CODEC_TIERS; i++) {
         if (!inherited && map->tiers[i].base != NULL)
-            close_tier(&map->tiers[i]);
+            close_tier(map, &map->tiers[i]);
         free(map->tiers[i].states);
     }
-    if (!inherited && map->page != NULL)
+    if (!inherited && map->page != NULL) {
+        if (map->cuda != NULL)
+            cuda_unregister(map->cuda, map->page);
         munmap(map->page, (size_t)map->page_words * map->page_stride);
+    }
     *map = (struct map){0};
 }
 
@@ -149,24 +184,44 @@ static void refill(struct map_tier *tier, uint32_t index)
     tier->states[index] = MAP_RESERVED;
 }
 
-kvc_status map_extent(struct map *map, uint32_t extent, int fd, const char **what)
+/* A memfd at its place; registered, where there is a GPU, or not mapped at all. */
+static kvc_status map_memfd(struct map *map, struct map_tier *tier, uint32_t index, int fd)
 {
-    uint32_t index;
-    struct map_tier *tier = tier_of(map, extent, &index);
-    uint8_t *at;
+    uint8_t *at = tier->base + index * tier->extent_bytes;
 
-    *what = "extents";
-    if (tier == NULL || !is_stable_memfd(fd, tier->extent_bytes))
-        return KVC_E_PROTOCOL;
-    if (tier->states[index] == MAP_MAPPED)
-        return KVC_OK;
-    at = tier->base + index * tier->extent_bytes;
     if (mmap(at, tier->extent_bytes, map->writable ? PROT_READ | PROT_WRITE : PROT_READ,
              MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
         refill(tier, index);
         return KVC_E_MAP;
     }
     (void)madvise(at, tier->extent_bytes, MADV_DONTFORK);
+    if (map->cuda == NULL ||
+        cuda_register(map->cuda, at, tier->extent_bytes, map->writable) == KVC_OK)
+        return KVC_OK;
+    if (!reserve(at, tier->extent_bytes, &at))
+        refill(tier, index);
+    return KVC_E_MAP;
+}
+
+kvc_status map_extent(struct map *map, uint32_t extent, uint32_t kind, int fd, const char **what)
+{
+    uint32_t index;
+    struct map_tier *tier = tier_of(map, extent, &index);
+    kvc_status status;
+
+    *what = "extents";
+    if (tier == NULL || kind != (tier->on_gpu ? MAP_CUDA_FD : MAP_MEMFD) ||
+        (kind == MAP_MEMFD && !is_stable_memfd(fd, tier->extent_bytes)))
+        return KVC_E_PROTOCOL;
+    if (tier->states[index] == MAP_MAPPED)
+        return KVC_OK;
+    if (tier->on_gpu)
+        status = cuda_map(map->cuda, tier->base + index * tier->extent_bytes, tier->extent_bytes,
+                          fd, map->writable);
+    else
+        status = map_memfd(map, tier, index, fd);
+    if (status != KVC_OK)
+        return KVC_E_MAP;
     tier->states[index] = MAP_MAPPED;
     map->n_mapped++;
     return KVC_OK;
@@ -183,11 +238,17 @@ kvc_status map_drop(struct map *map, uint32_t extent, const char **what)
         return KVC_E_PROTOCOL;
     if (tier->states[index] != MAP_MAPPED)
         return KVC_OK;
+    at = tier->base + index * tier->extent_bytes;
     map->n_mapped--;
-    if (reserve(tier->base + index * tier->extent_bytes, tier->extent_bytes, &at)) {
-        tier->states[index] = MAP_RESERVED;
+    tier->states[index] = MAP_RESERVED;
+    if (tier->on_gpu) {
+        cuda_unmap(map->cuda, at, tier->extent_bytes);
         return KVC_OK;
     }
+    if (map->cuda != NULL)
+        cuda_unregister(map->cuda, at);
+    if (reserve(at, tier->extent_bytes, &at))
+        return KVC_OK;
     refill(tier, index);
     return KVC_E_MAP;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/cuda.h"
 
 struct part *part_of(kvc_client *client, kvc_part handle)
 {
@@ -11,17 +12,28 @@ struct part *part_of(kvc_client *client, kvc_part handle)
     return &client->parts[handle - 1];
 }
 
-static void part_free(struct part *part)
+/* No copy may be using its table. In a forked child that stays. */
+static void part_free(kvc_client *client, struct part *part, bool inherited)
 {
     lend_free(part->lent);
+    if (part->table != NULL && !inherited)
+        copy_cuda.part_close(client->cuda, part->table);
     free(part->slices);
     *part = (struct part){0};
 }
 
-void parts_free(kvc_client *client)
+/* Waits for copies that use its table. */
+static void part_retire(kvc_client *client, struct part *part)
+{
+    if (part->table != NULL)
+        cuda_drain(client->cuda);
+    part_free(client, part, false);
+}
+
+void parts_free(kvc_client *client, bool inherited)
 {
     for (uint32_t i = 0; i < KVC_PARTS_MAX; i++)
-        part_free(&client->parts[i]);
+        part_free(client, &client->parts[i], inherited);
 }
 
 static kvc_status refuse_slice(kvc_client *client, uint32_t slice, const char *field,
@@ -120,7 +132,7 @@ static kvc_status part_make(kvc_client *client, const kvc_part_desc *desc, struc
     part->window = desc->window;
     status = pack_layout_init(&part->layout, slice_bytes, desc->n_slices);
     if (status != KVC_OK) {
-        part_free(part);
+        part_free(client, part, false);
         return rpc_fail(&client->rpc, status, "slices", "%s",
                         status == KVC_E_LIMIT ? "more bytes than a block may have"
                                               : "a slice of no bytes");
@@ -128,7 +140,7 @@ static kvc_status part_make(kvc_client *client, const kvc_part_desc *desc, struc
     if (desc->copy == KVC_COPY_DAEMON)
         status = lend_make(client, desc, &part->lent);
     if (status != KVC_OK)
-        part_free(part);
+        part_free(client, part, false);
     return status;
 }
 
@@ -168,7 +180,25 @@ static bool reply_fits(const struct part *part, const struct codec_register_repl
            memcmp(reply->fingerprint, fingerprint, KVC_FINGERPRINT_BYTES) == 0;
 }
 
-kvc_status part_announce(kvc_client *client, struct part *part, uint32_t *extents)
+/* What the device needs to know of the part's memory. */
+static kvc_status part_open(kvc_client *client, struct part *part)
+{
+    uint32_t slice = 0;
+    const char *why = "";
+    kvc_status status;
+
+    if (!part->has_memory || part->lent != NULL || !role_copies(client->role))
+        return KVC_OK;
+    status = client->copy->part_open(client->cuda, &part->layout, part->slices, &part->table,
+                                     &slice, &why);
+    if (status == KVC_E_INVALID)
+        return refuse_slice(client, slice, "base", why);
+    if (status != KVC_OK)
+        return rpc_fail(&client->rpc, status, "slices", "the device has no room for their table");
+    return KVC_OK;
+}
+
+static kvc_status part_announce(kvc_client *client, struct part *part, uint32_t *extents)
 {
     const struct codec_register request = {
         .namespace_digest = part->namespace_digest,
@@ -198,6 +228,17 @@ kvc_status part_announce(kvc_client *client, struct part *part, uint32_t *extent
     part->epoch = reply.epoch;
     *extents = reply.extents;
     return KVC_OK;
+}
+
+kvc_status part_again(kvc_client *client, struct part *part, uint32_t *extents)
+{
+    const bool on_gpu = part->table != NULL;
+
+    if (part->has_memory && part->lent == NULL && role_copies(client->role) &&
+        on_gpu != (client->copy == &copy_cuda))
+        return rpc_fail(&client->rpc, KVC_E_NO_DEVICE, "slices",
+                        "not for a daemon whose device is \"%s\"", client->device);
+    return part_announce(client, part, extents);
 }
 
 /* The place of an equal part, or a free one; NULL when all are in use. */
@@ -239,16 +280,18 @@ kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part 
     if (place == NULL)
         status = rpc_fail(&client->rpc, KVC_E_LIMIT, "part", "%u are registered", KVC_PARTS_MAX);
     if (status == KVC_OK)
+        status = part_open(client, &made);
+    if (status == KVC_OK)
         status = part_announce(client, &made, &extents);
     if (status == KVC_OK && made.lent != NULL)
         status = lend_announce(client, &made);
     else if (status == KVC_OK && role_copies(client->role))
         status = extents_pull(client, extents);
     if (status != KVC_OK) {
-        part_free(&made);
+        part_free(client, &made, false);
         return status;
     }
-    part_free(place);
+    part_retire(client, place);
     *place = made;
     refresh_same(client, place);
     *part = (kvc_part)(place - client->parts) + 1;
@@ -288,6 +331,6 @@ kvc_status kvc_unregister(kvc_client *client, kvc_part handle)
         if (status != KVC_OK && client->rpc.broken == KVC_OK)
             return status;
     }
-    part_free(part);
+    part_retire(client, part);
     return KVC_OK;
 }

@@ -215,9 +215,13 @@ static void seek(const struct saving *saving, struct cursor *cursor)
     }
 }
 
-/* Gathers blocks of one layout: those of one entry, at most max. Returns how many. */
+/*
+ * Gathers blocks of one layout: those of one entry, at most max; when these are all that the chunk
+ * has left, its word comes with them. *copied is how many, also after a failure.
+ */
 static kvc_status copy_run(kvc_client *client, const struct saving *saving, struct cursor *cursor,
-                           uint32_t max, uint64_t *cells, uint32_t *copied)
+                           uint32_t max, uint64_t *cells, const struct copy_word *word,
+                           uint32_t *copied)
 {
     const struct codec_save_entry_reply *entry;
     const struct part *part;
@@ -237,37 +241,47 @@ static kvc_status copy_run(kvc_client *client, const struct saving *saving, stru
         n++;
     }
     *copied = n;
-    return client->copy->gather(saving->args->stream, &(struct pack_job){
-                                                          .layout = &part->layout,
-                                                          .slices = part->slices,
-                                                          .blocks = blocks,
-                                                          .n_blocks = n,
-                                                          .n_slices = part->layout.n_slices,
-                                                          .cells = cells,
-                                                      });
+    return client->copy->gather(client->cuda, saving->args->stream,
+                                &(struct copy_job){
+                                    .pack = {.layout = &part->layout,
+                                             .slices = part->slices,
+                                             .blocks = blocks,
+                                             .n_blocks = n,
+                                             .n_slices = part->layout.n_slices,
+                                             .cells = cells},
+                                    .table = part->table,
+                                    .word = n == max ? word : NULL,
+                                });
 }
 
+/* *first_never is the first chunk of which nothing is being copied, when this fails. */
 static kvc_status copy_chunk(kvc_client *client, const struct saving *saving, uint32_t chunk,
-                             struct cursor *cursor)
+                             struct cursor *cursor, uint32_t *first_never)
 {
     const struct codec_save_reply *reply = &saving->reply;
-    uint64_t *cells = map_cells(&client->map, reply->chunk_words[chunk]);
+    const uint32_t index = reply->chunk_words[chunk];
+    const struct copy_word word = {map_word(&client->map, index), reply->chunk_numbers[chunk],
+                                   "save.before_word"};
+    uint64_t *cells = saving->args->no_checksums ? NULL : map_cells(&client->map, index);
+    uint32_t at = 0;
     kvc_status status = KVC_OK;
 
     pause_pass("save.before_chunk");
-    for (uint32_t at = 0; at < reply->chunk_blocks[chunk] && status == KVC_OK;) {
+    while (at < reply->chunk_blocks[chunk]) {
         uint32_t copied = 0;
 
         status = copy_run(client, saving, cursor, reply->chunk_blocks[chunk] - at,
-                          saving->args->no_checksums ? NULL : cells + at, &copied);
+                          cells != NULL ? cells + at : NULL, &word, &copied);
+        if (status != KVC_OK)
+            break;
         at += copied;
     }
-    if (status != KVC_OK)
-        return status;
-    pause_pass("save.before_word");
-    return client->copy->prove(saving->args->stream,
-                               map_word(&client->map, reply->chunk_words[chunk]),
-                               reply->chunk_numbers[chunk]);
+    /* Earlier runs of the chunk may be under way: what is said never to be copied must not be. */
+    *first_never = chunk;
+    if (status != KVC_OK && at > 0 &&
+        client->copy->settle(client->cuda, saving->args->stream) != KVC_OK)
+        *first_never = chunk + 1;
+    return status;
 }
 
 /* Gives up from `chunk` on: no word of those will ever be written. */
@@ -289,13 +303,36 @@ static kvc_status copy_all(kvc_client *client, const struct saving *saving)
     kvc_status status;
 
     for (uint32_t chunk = 0; chunk < saving->reply.n_chunks; chunk++) {
-        status = copy_chunk(client, saving, chunk, &cursor);
+        uint32_t first_never;
+
+        status = copy_chunk(client, saving, chunk, &cursor, &first_never);
         if (status == KVC_OK)
             continue;
-        abort_rest(client, &saving->reply, chunk);
+        abort_rest(client, &saving->reply, first_never);
         return rpc_fail(&client->rpc, status, NULL, "the copy of chunk %u failed", chunk);
     }
     return KVC_OK;
+}
+
+static kvc_status ask_and_check(kvc_client *client, struct saving *saving, uint64_t *save)
+{
+    kvc_status status = ask(client, saving, save);
+
+    return status == KVC_OK ? check_reply(client, saving) : status;
+}
+
+static kvc_status save_keys(kvc_client *client, struct saving *saving, uint64_t *save)
+{
+    kvc_status status = client->copy->begin(client->cuda, saving->args->stream);
+
+    if (status != KVC_OK)
+        return rpc_fail(&client->rpc, status, "stream", "%s",
+                        status == KVC_E_BUSY ? "it is being captured" : "it cannot be used");
+    status = ask_and_check(client, saving, save);
+    if (status == KVC_OK)
+        status = copy_all(client, saving);
+    client->copy->end(client->cuda, saving->args->stream);
+    return status;
 }
 
 static void tell_states(const struct saving *saving)
@@ -322,13 +359,9 @@ static kvc_status save_present(kvc_client *client, const kvc_save_args *args, ui
         return rpc_fail(&client->rpc, KVC_E_INVALID, "save", "NULL, and the daemon copies");
     if (saving.by_daemon)
         *save = 0;
-    if (n_keys > 0) {
-        status = ask(client, &saving, save);
-        if (status == KVC_OK)
-            status = check_reply(client, &saving);
-        if (status == KVC_OK && !saving.by_daemon)
-            status = copy_all(client, &saving);
-    }
+    if (n_keys > 0)
+        status = saving.by_daemon ? ask_and_check(client, &saving, save)
+                                  : save_keys(client, &saving, save);
     if (status != KVC_OK)
         return status;
     tell_states(&saving);

@@ -355,9 +355,9 @@ END_TEST
 
 static int scatters_left;
 
-static kvc_status failing_scatter(void *stream, const struct pack_job *job)
+static kvc_status failing_scatter(struct cuda *cuda, void *stream, const struct copy_job *job)
 {
-    return scatters_left-- > 0 ? copy_host.scatter(stream, job) : KVC_E_DEVICE;
+    return scatters_left-- > 0 ? copy_host.scatter(cuda, stream, job) : KVC_E_DEVICE;
 }
 
 START_TEST(S39_failed_copy_says_what_is_valid)
@@ -378,9 +378,39 @@ START_TEST(S39_failed_copy_says_what_is_valid)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("client/load", CHECK_LIFE_S, {bytes_arrive_and_the_word_says_so, 0, 0},
-                 {nothing_to_load_is_no_error, 0, 0}, {large_loads_are_split, 0, 0},
-                 {S32_two_keys_into_one_place_are_refused, 0, 0},
+// With a place for the load's name nobody waits, and the judgement comes when it is asked for,
+// once.
+START_TEST(a_load_with_a_name_is_judged_later)
+{
+    uint8_t later[8];
+    uint64_t name = 0;
+    uint32_t blocks[8];
+    kvc_load_args args = {.lease = 77, .count = 8, .blocks = blocks, .load = &name};
+
+    begin(NULL, (kvc_options){0});
+    args.part = part;
+    for (uint32_t i = 0; i < 8; i++)
+        blocks[i] = i;
+    ck_assert_int_eq(kvc_load(client, &args), KVC_OK);
+    ck_assert_uint_ne(name, 0);
+    ck_assert_int_eq(kvc_load_result(client, name + 1, 0, NULL), KVC_E_UNKNOWN);
+    memset(later, 0, sizeof(later));
+    ck_assert_int_eq(kvc_load_result(client, name, 0, later), KVC_OK);
+    for (uint32_t i = 0; i < 8; i++)
+        ck_assert_uint_eq(later[i], 1);
+    ck_assert_int_eq(kvc_load_result(client, name, 0, later), KVC_E_UNKNOWN);
+    ck_assert_int_eq(kvc_load_result(client, 0, 0, later), KVC_OK);
+    // Those that nobody asks for make room for others.
+    for (uint32_t i = 0; i < 2 * LOADS_MAX; i++)
+        ck_assert_int_eq(kvc_load(client, &args), KVC_OK);
+    ck_assert_int_eq(kvc_load_result(client, name, 0, later), KVC_OK);
+    end();
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("client/load", CHECK_LIFE_S, {a_load_with_a_name_is_judged_later, 0, 0},
+                 {bytes_arrive_and_the_word_says_so, 0, 0}, {nothing_to_load_is_no_error, 0, 0},
+                 {large_loads_are_split, 0, 0}, {S32_two_keys_into_one_place_are_refused, 0, 0},
                  {bad_loads_are_refused_here, 0, 0}, {schedulers_do_not_load, 0, 0},
                  {S39_failed_copy_says_what_is_valid, 0, 0},
                  {S39_half_a_load_says_which_half, 0, 0},

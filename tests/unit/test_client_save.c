@@ -406,9 +406,9 @@ END_TEST
 
 static int gathers_left;
 
-static kvc_status failing_gather(void *stream, const struct pack_job *job)
+static kvc_status failing_gather(struct cuda *cuda, void *stream, const struct copy_job *job)
 {
-    return gathers_left-- > 0 ? copy_host.gather(stream, job) : KVC_E_DEVICE;
+    return gathers_left-- > 0 ? copy_host.gather(cuda, stream, job) : KVC_E_DEVICE;
 }
 
 // A device that fails in a chunk: that one and the later ones were never enqueued.

@@ -42,8 +42,8 @@ static bool inside;
 static void setup(struct fixture *f)
 {
     uv_loop_init(&f->loop);
-    ck_assert_int_eq(tier_create(TIER_GPU, &device_host, 32 * MIB, 2, &f->tiers[TIER_GPU]), KVC_OK);
-    ck_assert_int_eq(tier_create(TIER_HOST, &device_host, 2 * MIB, 8, &f->tiers[TIER_HOST]),
+    ck_assert_int_eq(tier_create(TIER_GPU, &device_all_host, 32 * MIB, 2, &f->tiers[TIER_GPU]), KVC_OK);
+    ck_assert_int_eq(tier_create(TIER_HOST, &device_all_host, 2 * MIB, 8, &f->tiers[TIER_HOST]),
                      KVC_OK);
     ck_assert_int_eq(copier_create(&f->loop, f->tiers, &f->copier), KVC_OK);
     ck_assert_int_eq(guard_install(), 0);

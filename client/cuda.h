@@ -1,0 +1,67 @@
+/*
+ * The worker's GPU: the driver, the primary context and nothing beside it, addresses for the
+ * daemon's memory, and what copies need on the device. Opened when a daemon has a GPU; with it a
+ * client uses one GPU, that of the context which is current then, else the first.
+ *
+ * The context is current only inside of a call here (cuda_enter, cuda_leave). Nothing here may run
+ * in a forked child.
+ */
+#ifndef KVC_CLIENT_CUDA_H
+#define KVC_CLIENT_CUDA_H
+
+#include <stdbool.h>
+
+#include "kernels/cuda_driver.h"
+#include "proto/limits.h"
+
+#define CUDA_LANES 16u /* streams that are told apart; more share */
+
+/*
+ * What launches on one stream share. Streams are named by their caller's handles, which may be
+ * given to another stream later: so each call first has its stream wait for the lane's event.
+ */
+struct cuda_lane {
+    void *stream;
+    bool used;
+    void *event; /* behind the last call on the stream */
+    uint64_t scratch;
+    uint64_t last_use;
+};
+
+struct cuda {
+    struct cuda_driver driver;
+    struct pack_cuda pack;
+    void *context;
+    int ordinal;
+    uint8_t uuid[KVC_UUID_BYTES];
+    bool registers_readonly;
+    void *stream; /* the library's own, for what is not in the order of a caller's */
+    struct cuda_lane lanes[CUDA_LANES];
+    uint64_t uses;
+    uint64_t gpu_base, gpu_bytes; /* of the daemon's GPU memory here */
+};
+
+/* KVC_E_NO_DEVICE, KVC_E_UNSUPPORTED or KVC_E_DEVICE with a sentence in why. */
+kvc_status cuda_open(struct cuda **cuda, char why[CUDA_WHY_MAX]);
+/* After cuda_drain. NULL is fine. inherited: in a forked child, where only memory is freed. */
+void cuda_close(struct cuda *cuda, bool inherited);
+
+kvc_status cuda_enter(const struct cuda *cuda);
+void cuda_leave(const struct cuda *cuda);
+
+/* Waits until all that was enqueued with this has ended: before addresses go away. */
+void cuda_drain(struct cuda *cuda);
+
+/* Addresses: of the daemon's GPU memory, and host memory that kernels then may touch. */
+kvc_status cuda_reserve(struct cuda *cuda, uint64_t bytes, uint8_t **base);
+void cuda_unreserve(struct cuda *cuda, uint8_t *base, uint64_t bytes);
+/* The descriptor stays the caller's, and may be closed. */
+kvc_status cuda_map(struct cuda *cuda, uint8_t *at, uint64_t bytes, int fd, bool writable);
+void cuda_unmap(struct cuda *cuda, uint8_t *at, uint64_t bytes);
+kvc_status cuda_register(struct cuda *cuda, uint8_t *at, uint64_t bytes, bool writable);
+void cuda_unregister(struct cuda *cuda, uint8_t *at);
+
+/* Whether kernels on this GPU may touch what is at the address; why not, in words, or NULL. */
+const char *cuda_judge(const struct cuda *cuda, const void *address);
+
+#endif
