@@ -26,6 +26,16 @@ OBJCOPY  ?= objcopy
 # With nvcc, the kernels for GPUs are built in, as data; running them needs only the driver.
 NVCC     ?= $(shell command -v nvcc 2>/dev/null)
 
+# Libraries that are not installed: a folder into which packages with them, and the compiler of
+# protobuf-c, were unpacked (dpkg -x).
+DEPS ?=
+ifneq ($(DEPS),)
+DEPS_LIB   := $(firstword $(wildcard $(abspath $(DEPS))/usr/lib/*-linux-gnu) $(abspath $(DEPS))/usr/lib)
+DEPS_FLAGS := -isystem $(abspath $(DEPS))/usr/include
+DEPS_LINK  := -L$(DEPS_LIB) -Wl,-rpath,$(DEPS_LIB)
+PROTOC_C   := LD_LIBRARY_PATH=$(DEPS_LIB) $(abspath $(DEPS))/usr/bin/protoc-c
+endif
+
 pkg_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
 pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null || echo $(addprefix -l,$(patsubst lib%,%,$(1))))
 
@@ -40,9 +50,9 @@ WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes
 # Everything is position independent with hidden symbols: one object serves the daemon, the static
 # and the shared library, and what the library exports is what is marked for it.
 COMPILE_FLAGS = -D_GNU_SOURCE -DKVC_IN_TREE=1 -DKVC_BUILD_VERSION='"$(VERSION)"' \
-                -I. -isystem build/gen $(PKG_CFLAGS) $(CPPFLAGS) \
+                -I. -isystem build/gen $(DEPS_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS) \
                 -std=gnu11 -g -fPIC -fvisibility=hidden -pthread -MMD -MP
-LINK_FLAGS    = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
+LINK_FLAGS    = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(DEPS_LINK) $(LDFLAGS)
 
 # The user's CPPFLAGS, CFLAGS and LDFLAGS come last.
 RELEASE       := build
@@ -73,8 +83,12 @@ TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)
 FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))
 BENCHES      := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/bench/*_bench.c)))
-GPU_TESTS    := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/test_*.c)))
-GPU_BENCHES  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/bench_*.c)))
+# Of the kernels alone, and of a daemon with its workers. FAKE_GPU is a driver without a GPU.
+GPU_KERNELS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_pack_gpu.c)))
+GPU_DAEMONS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_daemon_gpu.c)))
+GPU_TESTS    := $(filter $(RELEASE)/tests/gpu/test_%,$(GPU_KERNELS) $(GPU_DAEMONS))
+GPU_BENCHES  := $(filter $(RELEASE)/tests/gpu/bench_%,$(GPU_KERNELS) $(GPU_DAEMONS))
+FAKE_GPU     := $(addprefix $(RELEASE)/tests/gpu/fake/,libcuda.so.1 libnvidia-ml.so.1)
 
 GENERATED   := build/gen/proto/kvcache.pb-c.c
 GEN_HEADERS := $(GENERATED:.c=.h)
@@ -104,7 +118,7 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 # ---------------------------------------------------------------- targets
 
 .PHONY: all debug tests check check-now check-long check-layers check-gpu demo
-.PHONY: bench bench-pack bench-gpu setup help clean install fuzz fuzzers
+.PHONY: check-fake-gpu bench bench-pack bench-gpu setup help clean install fuzz fuzzers
 
 all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
 
@@ -150,6 +164,12 @@ bench-pack: $(RELEASE)/tests/bench/pack_bench ## measure packing on the host aga
 
 check-gpu: $(GPU_TESTS) ## run the tests that need a GPU (waived where there is none)
 	@for t in $^; do $$t || [ $$? -eq 77 ] || exit 1; done
+
+check-fake-gpu: $(filter $(GPU_DAEMONS),$(GPU_TESTS)) $(FAKE_GPU) ## the same on a driver without a GPU
+	@mkdir -p $(RELEASE)/tests/gpu/fake/state
+	@export LD_LIBRARY_PATH=$(CURDIR)/$(RELEASE)/tests/gpu/fake$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} \
+	    KVC_FAKE_CUDA=$(CURDIR)/$(RELEASE)/tests/gpu/fake/state; \
+	for t in $(filter $(GPU_TESTS),$^); do $$t || [ $$? -eq 77 ] || exit 1; done
 
 bench-gpu: $(GPU_BENCHES) ## measure packing on the GPU against one copy
 	@for b in $^; do $$b || [ $$? -eq 77 ] || exit 1; done
@@ -280,8 +300,15 @@ $(BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(call rooms,$(RELEASE),$(PRODUCT_R
 	$(call link,$(RELEASE_FLAGS),$(TEST_PKGS))
 
 # These need the kernels only, so that a machine with a GPU and little else can build them.
-$(GPU_TESTS) $(GPU_BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(RELEASE)/obj/tests/gpu/driver.o \
-                             $(call archive,$(RELEASE),kernels)
+$(GPU_KERNELS): $(RELEASE)/%: $(RELEASE)/obj/%.o $(RELEASE)/obj/tests/gpu/driver.o \
+                $(call archive,$(RELEASE),kernels)
 	$(call link,$(RELEASE_FLAGS),libxxhash)
+
+$(GPU_DAEMONS): $(RELEASE)/%: $(RELEASE)/obj/%.o $(RELEASE)/obj/tests/gpu/scene.o \
+                $(call rooms,$(RELEASE),$(CLIENT_ROOMS) $(SHARED_ROOMS)) | $(RELEASE)/kvcached
+	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
+
+$(FAKE_GPU): $(RELEASE)/tests/gpu/fake/%.so.1: $(RELEASE)/obj/tests/gpu/fake/%.o
+	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-soname,$(@F) -o $@ $<
 
 -include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)

@@ -1,0 +1,70 @@
+// NVML for the fake CUDA driver beside this: lists the processes that hold a lock on their file in
+// the folder $KVC_FAKE_CUDA.
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct process_info {
+    unsigned pid;
+    unsigned long long memory;
+    unsigned gpu_instance, compute_instance;
+};
+
+EXPORT int nvmlInit_v2(void);
+EXPORT int nvmlShutdown(void);
+EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
+                                                   struct process_info *infos);
+
+int nvmlInit_v2(void)
+{
+    return 0;
+}
+
+int nvmlShutdown(void)
+{
+    return 0;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
+{
+    *device = (void *)1;
+    return strcmp(uuid, "GPU-5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a") == 0 ? 0 : 6;
+}
+
+static int is_locked(const char *folder, const char *name)
+{
+    char path[512];
+    int fd, locked;
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    locked = flock(fd, LOCK_EX | LOCK_NB) != 0;
+    close(fd);
+    return locked;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
+                                            struct process_info *infos)
+{
+    const char *path = getenv("KVC_FAKE_CUDA");
+    DIR *folder = path != NULL ? opendir(path) : NULL;
+    unsigned n = 0;
+
+    (void)device;
+    for (struct dirent *e = folder ? readdir(folder) : NULL; e != NULL; e = readdir(folder))
+        if (atoi(e->d_name) > 0 && n < *count && is_locked(path, e->d_name))
+            infos[n++] = (struct process_info){.pid = (unsigned)atoi(e->d_name)};
+    if (folder != NULL)
+        closedir(folder);
+    *count = n;
+    return 0;
+}

@@ -1,0 +1,112 @@
+// What tests of a daemon with a GPU are made of: a daemon, and workers that each are a process
+// forked before CUDA starts, since a process that forks cannot use it in the child.
+//
+// Whatever is not as it should be ends the process that sees it with status 1 and a line.
+#ifndef KVC_TESTS_GPU_SCENE_H
+#define KVC_TESTS_GPU_SCENE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/types.h>
+
+#include "client/admin.h"
+#include "client/kvcache.h"
+#include "kernels/cuda_driver.h"
+
+#define SCENE_WAIVED 77
+
+#define SCENE_SLICES      48u
+#define SCENE_SLICE_BYTES 4096u
+#define SCENE_BLOCK_BYTES (SCENE_SLICES * SCENE_SLICE_BYTES) // 192 KiB
+#define SCENE_MS          20000
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+// A call of the driver.
+#define CUDA(worker, call) scene_check(worker, (worker)->driver.call, #call, __FILE__, __LINE__)
+// A call of the library that has to succeed.
+#define KVC(worker, call) scene_check_kvc((worker)->client, call, #call, __FILE__, __LINE__)
+
+// A daemon of this test, on a socket of its own. Its log goes to standard error when it fails.
+struct scene_daemon {
+    pid_t pid;
+    char socket[128], log[128];
+};
+
+void scene_daemon_start(struct scene_daemon *d, const char *const args[]);
+// Runs one that is not to start; its exit status, and what it printed.
+int scene_daemon_run(const char *const args[], char *output, size_t size);
+void scene_daemon_stop(struct scene_daemon *d);
+// Waits until the host tier has its pages, and the GPU knows them.
+void scene_populated(const struct scene_daemon *d);
+// Figures of the daemon's process that must not grow.
+int scene_fds(const struct scene_daemon *d);
+int scene_mappings(const struct scene_daemon *d);
+struct admin_stats scene_stats(const struct scene_daemon *d);
+// Waits until nothing fills, is open or is in quarantine.
+void scene_settled(const struct scene_daemon *d);
+
+// A worker's GPU, KV cache and client.
+struct worker {
+    struct cuda_driver driver;
+    void *context, *stream;
+    void *hold; // the kernel of worker_hold, once it was needed
+    uint32_t n_blocks;
+    uint64_t memory; // n_blocks x SCENE_BLOCK_BYTES per slice, slice by slice
+    uint8_t *mirror; // on the host
+    kvc_client *client;
+    kvc_part part;
+    kvc_lease lease;
+};
+
+// In a process that has not used CUDA yet. Waives the test where there is no GPU.
+void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, uint32_t n_blocks);
+void worker_close(struct worker *w);
+void worker_sync(struct worker *w);
+// What is enqueued from now on waits for so long; on the driver without a GPU, for ever.
+void worker_hold(struct worker *w, uint64_t us);
+
+// What a key's block holds follows from the key and this run's seed.
+void worker_fill(struct worker *w, uint32_t first_key, uint32_t n);
+void worker_poison(struct worker *w);
+// Blocks 0 .. n - 1 on the device hold keys first_key ..; how many of them do not.
+uint32_t worker_wrong(struct worker *w, uint32_t first_key, uint32_t n);
+
+void scene_keys(uint32_t first_key, uint32_t n, uint8_t *keys);
+uint64_t worker_save_enqueue(struct worker *w, uint32_t first_key, uint32_t n);
+// Fills, saves, and waits until all are published.
+void worker_put(struct worker *w, uint32_t first_key, uint32_t n);
+uint32_t worker_lookup(struct worker *w, uint32_t first_key, uint32_t n);
+// Loads all that is leased into blocks 0 ..; with the result awaited.
+kvc_status worker_load(struct worker *w, uint8_t *valid);
+// Poisons, looks up, loads, compares and releases: all n are there.
+void worker_verify(struct worker *w, uint32_t first_key, uint32_t n);
+
+// Runs play in a process of its own; its status as of waitpid.
+typedef void scene_play(const struct scene_daemon *d, void *arg);
+pid_t scene_fork(scene_play *play, const struct scene_daemon *d, void *arg);
+int scene_wait(pid_t pid);
+// ... which has to end with 0 (or is waived).
+void scene_run(scene_play *play, const struct scene_daemon *d, void *arg);
+
+uint64_t scene_now_us(void);
+void scene_waive(const char *reason);
+void scene_check(const struct worker *w, int error, const char *what, const char *file, int line);
+void scene_check_kvc(kvc_client *client, kvc_status status, const char *what, const char *file,
+                     int line);
+
+struct scene_test {
+    const char *name;
+    void (*run)(void);
+};
+// Each test in a process of its own; prints PASS, FAIL or WAIVED with its reason.
+int scene_main(int argc, char **argv, const struct scene_test *tests, size_t n);
+
+#endif

@@ -1,0 +1,590 @@
+// A daemon with a GPU and its workers: every byte that is loaded is compared, outputs are poisoned
+// before, data are fresh in each run.
+//
+//   test_daemon_gpu [word]    only the tests whose name has the word
+#include <dlfcn.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client/client.h"
+#include "tests/gpu/scene.h"
+
+#define BLOCKS 512u
+
+// What fits into the usual tier beside the blocks of a dead worker, and little less.
+#define REST_SETS 3u
+#define REST      400u
+
+// Saving and loading.
+
+static void play_put(const struct scene_daemon *d, void *arg)
+{
+    const uint32_t *n = arg;
+    struct worker w;
+
+    worker_open(&w, d, KVC_ROLE_WORKER, *n);
+    worker_put(&w, 1000, *n);
+    worker_verify(&w, 1000, *n);
+    worker_close(&w);
+}
+
+static void play_verify(const struct scene_daemon *d, void *arg)
+{
+    const uint32_t *n = arg;
+    struct worker w;
+
+    worker_open(&w, d, KVC_ROLE_WORKER, *n);
+    worker_verify(&w, 1000, *n);
+    worker_close(&w);
+}
+
+static void play_read(const struct scene_daemon *d, void *arg)
+{
+    const uint32_t *n = arg;
+    struct worker w;
+
+    worker_open(&w, d, KVC_ROLE_READER, *n);
+    worker_verify(&w, 1000, *n);
+    worker_close(&w);
+}
+
+static void saved_by_one_loaded_by_another(void)
+{
+    struct scene_daemon d;
+    uint32_t n = BLOCKS;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_put, &d, &n);
+    scene_run(play_verify, &d, &n);
+    scene_run(play_read, &d, &n);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
+static void play_long(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+    uint8_t valid[1500];
+    uint32_t good = 0;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 1024);
+    worker_put(&w, 1000, 1024);
+    worker_poison(&w);
+    // Without a place for its name, a load is over when the call is.
+    CHECK(worker_lookup(&w, 1000, 1024) == 1024);
+    memset(valid, 0, sizeof(valid));
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t blocks[1024];
+        const kvc_load_args args = {.lease = w.lease.id,
+                                    .part = w.part,
+                                    .count = 1024,
+                                    .blocks = blocks,
+                                    .stream = i == 0 ? w.stream : NULL,
+                                    .valid = valid};
+
+        for (uint32_t b = 0; b < 1024; b++)
+            blocks[b] = b;
+        worker_poison(&w);
+        KVC(&w, kvc_load(w.client, &args));
+        CHECK(worker_wrong(&w, 1000, 1024) == 0);
+    }
+    for (uint32_t b = 0; b < 1024; b++)
+        good += valid[b];
+    CHECK(good == 1024);
+    worker_close(&w);
+}
+
+static void loads_that_wait_and_the_null_stream(void)
+{
+    struct scene_daemon d;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_long, &d, NULL);
+    scene_daemon_stop(&d);
+}
+
+// What the library can only see afterwards.
+
+static void play_spoil(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+    uint8_t valid[64];
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 64);
+    worker_put(&w, 1000, 64);
+    for (uint32_t i = 0; i < w.client->map.tiers[0].n_extents; i++) {
+        const struct map_tier *tier = &w.client->map.tiers[0];
+
+        if (tier->states[i] == MAP_MAPPED)
+            CUDA(&w, set_async((uintptr_t)tier->base + i * tier->extent_bytes, 1,
+                               tier->extent_bytes, w.stream));
+    }
+    worker_sync(&w);
+    CHECK(worker_lookup(&w, 1000, 64) == 64);
+    memset(valid, 1, sizeof(valid));
+    CHECK(worker_load(&w, valid) == KVC_E_CHECKSUM);
+    for (uint32_t i = 0; i < 64; i++)
+        CHECK(valid[i] == 0);
+    KVC(&w, kvc_release(w.client, w.lease.id));
+    // They were reported: nobody finds them any more.
+    for (uint32_t i = 0; worker_lookup(&w, 1000, 64) > 0; i++) {
+        KVC(&w, kvc_release(w.client, w.lease.id));
+        CHECK(i < 1000);
+        usleep(1000);
+    }
+    worker_close(&w);
+}
+
+static void spoilt_bytes_are_a_miss(void)
+{
+    struct scene_daemon d;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_spoil, &d, NULL);
+    CHECK(scene_stats(&d).checksum_failures == 64);
+    scene_daemon_stop(&d);
+}
+
+static void play_write_as_reader(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+    int error;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_READER, 64);
+    worker_verify(&w, 1000, 64);
+    error = w.driver.set_async((uintptr_t)w.client->map.tiers[0].base, 0xbb, 4096, w.stream);
+    if (error == 0)
+        error = w.driver.stream_synchronize(w.stream);
+    // Whoever gets to here with success has written.
+    _exit(error == 0 ? 1 : 42);
+}
+
+static void a_reader_cannot_write(void)
+{
+    struct scene_daemon d;
+    uint32_t n = 64;
+    int status;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_put, &d, &n);
+    status = scene_wait(scene_fork(play_write_as_reader, &d, NULL));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == SCENE_WAIVED)
+        exit(SCENE_WAIVED);
+    CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 42);
+    scene_run(play_verify, &d, &n);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
+static void play_capture(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+    uint8_t key[KVC_KEY_BYTES];
+    uint32_t block = 0;
+    const kvc_save_entry entry = {.keys = key, .blocks = &block, .n_keys = 1};
+    kvc_save_entry entries[1];
+    kvc_save_args args = {.entries = entries, .n_entries = 1};
+    int (*begin)(void *, int), (*end)(void *, void **);
+    void *graph;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 4);
+    scene_keys(1, 1, key);
+    entries[0] = entry;
+    entries[0].part = w.part;
+    *(void **)&begin = dlsym(w.driver.library, "cuStreamBeginCapture_v2");
+    *(void **)&end = dlsym(w.driver.library, "cuStreamEndCapture");
+    args.stream = begin != NULL ? w.stream : (void *)0xca; // what the fake takes for capturing
+    CHECK(begin == NULL || begin(w.stream, 1 /* of this thread */) == 0);
+    CHECK(kvc_save(w.client, &args, NULL) == KVC_E_BUSY);
+    CHECK(strstr(kvc_error(w.client), "captured") != NULL);
+    CHECK(begin == NULL || end(w.stream, &graph) == 0);
+    worker_put(&w, 1, 4);
+    worker_verify(&w, 1, 4);
+    worker_close(&w);
+}
+
+static void a_captured_stream_is_refused(void)
+{
+    struct scene_daemon d;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_capture, &d, NULL);
+    scene_daemon_stop(&d);
+}
+
+static void play_host_memory(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+    static uint8_t plain[65536];
+    kvc_slice slice = {.base = plain, .stride = 4096, .bytes = 4096};
+    const kvc_part_desc desc = {
+        .block_tokens = 16, .slices = &slice, .n_slices = 1, .n_blocks = 16};
+    kvc_part part;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 4);
+    CHECK(kvc_register(w.client, &desc, &part) == KVC_E_INVALID);
+    CHECK(strstr(kvc_error(w.client), "slices[0].base") != NULL);
+    worker_put(&w, 1, 4);
+    worker_verify(&w, 1, 4);
+    worker_close(&w);
+}
+
+static void memory_that_no_kernel_reaches_is_refused(void)
+{
+    struct scene_daemon d;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_host_memory, &d, NULL);
+    scene_daemon_stop(&d);
+}
+
+// Tiers.
+
+// Room comes as fast as blocks are demoted, and a save waits for it a millisecond.
+static void put_with_patience(struct worker *w, uint32_t first_key, uint32_t n)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+    uint32_t there = 0;
+
+    worker_fill(w, first_key, n);
+    while (there < n) {
+        uint64_t save = worker_save_enqueue(w, first_key, n);
+        kvc_outcome outcome;
+
+        if (save != 0)
+            KVC(w, kvc_wait(w->client, save, SCENE_MS, &outcome));
+        there = worker_lookup(w, first_key, n);
+        if (there > 0)
+            KVC(w, kvc_release(w->client, w->lease.id));
+        CHECK(scene_now_us() < until_us);
+        usleep(5000);
+    }
+}
+
+static void play_tiers(const struct scene_daemon *d, void *arg)
+{
+    const uint32_t each = 40, sets = 8;
+    struct worker w;
+    uint32_t on_host = 0;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, each);
+    for (uint32_t i = 0; i < sets; i++) {
+        put_with_patience(&w, 10000 + i * each, each);
+    }
+    for (uint32_t i = 0; i < sets; i++) {
+        worker_poison(&w);
+        CHECK(worker_lookup(&w, 10000 + i * each, each) == each);
+        on_host += w.lease.host;
+        KVC(&w, worker_load(&w, NULL));
+        CHECK(worker_wrong(&w, 10000 + i * each, each) == 0);
+        KVC(&w, kvc_release(w.client, w.lease.id));
+    }
+    CHECK(on_host > 0);
+    // Two hits on the host tier bring blocks back to the GPU.
+    for (uint32_t i = 0; i < 6; i++) {
+        worker_verify(&w, 10000, each);
+        usleep(100000);
+    }
+    worker_verify(&w, 10000, each);
+    worker_close(&w);
+}
+
+static void demoted_and_promoted(void)
+{
+    struct scene_daemon d;
+    struct admin_stats stats;
+
+    scene_daemon_start(&d, (const char *[]){"--gpu-bytes", "32M", "--host-bytes", "128M", NULL});
+    scene_run(play_tiers, &d, NULL);
+    stats = scene_stats(&d);
+    CHECK(stats.demotions > 0 && stats.promotions > 0 && stats.failed_demotions == 0);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
+static void straight_to_the_host_tier(void)
+{
+    struct scene_daemon d;
+    uint32_t n = 256;
+
+    scene_daemon_start(&d, (const char *[]){"--gpu-bytes", "0", "--host-bytes", "128M", NULL});
+    scene_run(play_put, &d, &n);
+    scene_run(play_verify, &d, &n);
+    scene_run(play_read, &d, &n);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
+// Deaths. An actor tells that it is where it is to be killed with a byte.
+
+struct actor {
+    int told[2];
+    int fork_child; // one that lives on
+    uint64_t hold_ms;
+};
+
+static void play_die_saving(const struct scene_daemon *d, void *arg)
+{
+    struct actor *a = arg;
+    struct worker w;
+
+    worker_open(&w, d, KVC_ROLE_WORKER, 64);
+    if (a->fork_child) {
+        pid_t child = fork();
+
+        CHECK(child >= 0);
+        if (child == 0)
+            for (;;)
+                pause();
+        CHECK(write(a->told[1], &child, sizeof(child)) == sizeof(child));
+    }
+    worker_fill(&w, 5000, 64);
+    usleep(500000); // until the driver's list was looked at
+    worker_hold(&w, a->hold_ms * 1000);
+    (void)worker_save_enqueue(&w, 5000, 64);
+    CHECK(write(a->told[1], "x", 1) == 1);
+    for (;;)
+        pause();
+}
+
+static pid_t start_dying(const struct scene_daemon *d, struct actor *a, pid_t *child)
+{
+    char byte;
+    ssize_t n;
+    pid_t pid;
+    int status;
+
+    CHECK(pipe(a->told) == 0);
+    pid = scene_fork(play_die_saving, d, a);
+    close(a->told[1]);
+    if (a->fork_child && read(a->told[0], child, sizeof(*child)) != sizeof(*child))
+        *child = 0;
+    n = read(a->told[0], &byte, 1);
+    close(a->told[0]);
+    if (n != 1) {
+        status = scene_wait(pid);
+        exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    }
+    return pid;
+}
+
+static void play_nothing_of_the_dead(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 64);
+    CHECK(worker_lookup(&w, 5000, 64) == 0);
+    worker_put(&w, 5000, 64);
+    worker_verify(&w, 5000, 64);
+    worker_close(&w);
+}
+
+static void killed_while_saving(void)
+{
+    struct actor a = {.hold_ms = 20000};
+    struct scene_daemon d;
+    pid_t pid;
+
+    scene_daemon_start(&d, NULL);
+    pid = start_dying(&d, &a, NULL);
+    CHECK(scene_stats(&d).filling_slots == 64);
+    CHECK(kill(pid, SIGKILL) == 0);
+    scene_wait(pid);
+    scene_settled(&d);
+    scene_run(play_nothing_of_the_dead, &d, NULL);
+    scene_daemon_stop(&d);
+}
+
+static void play_fill_the_rest(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
+    for (uint32_t i = 0; i < REST_SETS; i++)
+        worker_put(&w, 20000 + i * REST, REST);
+    worker_verify(&w, 20000, REST);
+    worker_close(&w);
+}
+
+static void play_verify_the_rest(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
+    for (uint32_t i = 0; i < REST_SETS; i++)
+        worker_verify(&w, 20000 + i * REST, REST);
+    worker_close(&w);
+}
+
+// Its kernels go on while the child lives, so its slots are given to nobody.
+static void killed_while_a_child_lives(void)
+{
+    struct actor a = {.fork_child = 1, .hold_ms = 20000};
+    struct scene_daemon d;
+    pid_t pid, child = 0;
+
+    scene_daemon_start(&d, NULL);
+    pid = start_dying(&d, &a, &child);
+    CHECK(child > 0);
+    CHECK(kill(pid, SIGKILL) == 0);
+    scene_wait(pid);
+    usleep(500000);
+    CHECK(scene_stats(&d).quarantined_slots == 64);
+    scene_run(play_fill_the_rest, &d, NULL);
+    usleep(500000);
+    CHECK(scene_stats(&d).quarantined_slots == 64);
+    CHECK(kill(child, SIGKILL) == 0);
+    scene_settled(&d);
+    scene_run(play_verify_the_rest, &d, NULL);
+    scene_run(play_nothing_of_the_dead, &d, NULL);
+    scene_daemon_stop(&d);
+}
+
+// The kernel does write on after its process was reaped; what it writes is nobody's.
+static void a_late_kernel_harms_nobody(void)
+{
+    struct actor a = {.fork_child = 1, .hold_ms = 2500};
+    struct scene_daemon d;
+    pid_t pid, child = 0;
+
+    scene_daemon_start(&d, NULL);
+    pid = start_dying(&d, &a, &child);
+    CHECK(child > 0 && kill(pid, SIGKILL) == 0);
+    scene_wait(pid);
+    scene_run(play_fill_the_rest, &d, NULL);
+    usleep(3000000);
+    scene_run(play_verify_the_rest, &d, NULL);
+    CHECK(kill(child, SIGKILL) == 0);
+    scene_settled(&d);
+    scene_run(play_verify_the_rest, &d, NULL);
+    scene_run(play_nothing_of_the_dead, &d, NULL);
+    scene_daemon_stop(&d);
+}
+
+static void play_busy(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 64);
+    worker_fill(&w, 7000, 64);
+    for (uint32_t i = 0;; i++) {
+        (void)worker_save_enqueue(&w, 7000 + i * 64, 64);
+        if (worker_lookup(&w, 1000, 64) > 0) {
+            (void)worker_load(&w, NULL);
+            KVC(&w, kvc_release(w.client, w.lease.id));
+        }
+    }
+}
+
+static uint64_t gpu_memory(const char *what)
+{
+    char command[128];
+    unsigned long long mib = 0;
+    FILE *out;
+
+    snprintf(command, sizeof(command),
+             "nvidia-smi --query-gpu=memory.%s --format=csv,noheader,nounits 2>/dev/null", what);
+    out = popen(command, "r");
+    if (out != NULL) {
+        if (fscanf(out, "%llu", &mib) != 1)
+            mib = 0;
+        pclose(out);
+    }
+    return mib;
+}
+
+static void killed_twenty_times(void)
+{
+    struct scene_daemon d;
+    uint32_t n = 64;
+    uint64_t memory;
+    int fds, mappings;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_put, &d, &n);
+    scene_settled(&d);
+    fds = scene_fds(&d);
+    mappings = scene_mappings(&d);
+    memory = gpu_memory("used");
+    for (uint32_t i = 0; i < 20; i++) {
+        const uint64_t saves = scene_stats(&d).saves;
+        pid_t pid = scene_fork(play_busy, &d, NULL);
+        uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+
+        while (scene_stats(&d).saves < saves + 2 && scene_now_us() < until_us)
+            usleep(5000);
+        usleep(150000 + i * 7000);
+        CHECK(waitpid(pid, NULL, WNOHANG) == 0 && kill(pid, SIGKILL) == 0);
+        scene_wait(pid);
+        scene_settled(&d);
+        while ((scene_fds(&d) > fds || gpu_memory("used") > memory) && scene_now_us() < until_us)
+            usleep(20000);
+        CHECK(scene_fds(&d) <= fds && gpu_memory("used") <= memory);
+        CHECK(scene_mappings(&d) <= mappings + 2);
+    }
+    scene_run(play_verify, &d, &n);
+    scene_daemon_stop(&d);
+}
+
+// Starting.
+
+static void no_gpu_in_sight(void)
+{
+    struct scene_daemon d;
+    char output[2048];
+
+    if (getenv("LD_LIBRARY_PATH") != NULL && strstr(getenv("LD_LIBRARY_PATH"), "fake") != NULL)
+        scene_waive("the driver without a GPU cannot hide one");
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    CHECK(scene_daemon_run(NULL, output, sizeof(output)) == 1);
+    CHECK(strstr(output, "cannot start: device cuda: ") != NULL);
+    scene_daemon_start(&d, (const char *[]){"--device", "auto", NULL});
+    CHECK(strcmp(scene_stats(&d).device, "host") == 0);
+    scene_daemon_stop(&d);
+}
+
+static void more_memory_than_there_is(void)
+{
+    char output[4096];
+
+    if (gpu_memory("total") == 0)
+        scene_waive("no GPU whose memory has an end");
+    CHECK(scene_daemon_run((const char *[]){"--gpu-bytes", "4T", NULL}, output, sizeof(output)) ==
+          1);
+    CHECK(strstr(output, "the GPU is out of memory") != NULL);
+    CHECK(strstr(output, "cannot start: memory of the gpu tier") != NULL);
+}
+
+static const struct scene_test tests[] = {
+    {"saved by one, loaded by another", saved_by_one_loaded_by_another},
+    {"loads that wait, and the null stream", loads_that_wait_and_the_null_stream},
+    {"spoilt bytes are a miss", spoilt_bytes_are_a_miss},
+    {"a reader cannot write", a_reader_cannot_write},
+    {"a captured stream is refused", a_captured_stream_is_refused},
+    {"memory that no kernel reaches is refused", memory_that_no_kernel_reaches_is_refused},
+    {"demoted and promoted", demoted_and_promoted},
+    {"straight to the host tier", straight_to_the_host_tier},
+    {"killed while saving", killed_while_saving},
+    {"killed while a child lives", killed_while_a_child_lives},
+    {"a late kernel harms nobody", a_late_kernel_harms_nobody},
+    {"killed twenty times", killed_twenty_times},
+    {"no GPU in sight", no_gpu_in_sight},
+    {"more memory than there is", more_memory_than_there_is},
+};
+
+int main(int argc, char **argv)
+{
+    return scene_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
+}
