@@ -128,6 +128,17 @@ static kvc_status open_process(struct api *api, int sock, struct session *s)
     return status;
 }
 
+/* Who opens connections without end, or without HELLO, leaves descriptors for other users. */
+static bool is_one_too_many(const struct session *s)
+{
+    const struct session *other;
+    uint32_t n = 0;
+
+    list_for_each(other, &s->api->sessions, link)
+        n += other->connection != NULL && process_uid(other->process) == process_uid(s->process);
+    return n >= KVC_TENANT_SESSIONS_MAX;
+}
+
 void session_accept(void *arg, int sock)
 {
     struct api *api = arg;
@@ -147,6 +158,10 @@ void session_accept(void *arg, int sock)
     status = open_process(api, sock, s);
     if (status != KVC_OK)
         goto free_session;
+    if (is_one_too_many(s)) {
+        status = KVC_E_LIMIT;
+        goto close_process;
+    }
     status = connection_open(&api->hub, sock, &events, s, &s->connection);
     if (status != KVC_OK)
         goto close_process;

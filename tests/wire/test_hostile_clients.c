@@ -2,6 +2,7 @@
 // who is there is served, and in the end nothing of them is left.
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -146,6 +147,35 @@ START_TEST(F39_all_descriptors_used_up)
 }
 END_TEST
 
+// One user cannot have all of the daemon's descriptors; who is there already is served.
+START_TEST(F39_connections_of_one_user)
+{
+    static int many[KVC_TENANT_SESSIONS_MAX];
+    struct rlimit limit;
+    struct neighbour n;
+    int one_more;
+
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_uint_gt(limit.rlim_max, 3 * KVC_TENANT_SESSIONS_MAX);
+    neighbour_open(&n, NULL); // the first connection
+    daemon_log_expect(n.daemon, "connection not served");
+    for (size_t i = 1; i < KVC_TENANT_SESSIONS_MAX; i++)
+        many[i] = talk_connect(n.socket);
+    one_more = talk_connect(n.socket);
+    ck_assert(talk_ended(one_more));
+    close(one_more);
+    neighbour_works(&n);
+    close(many[1]);
+    wait_for(daemon_fds(n.daemon) == n.fds + 2 * (int)(KVC_TENANT_SESSIONS_MAX - 2), 2000);
+    many[1] = talk_hello(n.socket, KVCACHE__ROLE__ROLE_SCHEDULER, NULL);
+    for (size_t i = 1; i < KVC_TENANT_SESSIONS_MAX; i++)
+        close(many[i]);
+    neighbour_close(&n);
+}
+END_TEST
+
 // Requests that are right, and replies that nobody reads: small requests with large replies, with
 // descriptors, and with leases.
 START_TEST(F39_one_that_never_reads)
@@ -210,5 +240,5 @@ END_TEST
 
 CHECK_MAIN_LOOPS("wire/hostile_clients", CHECK_LIFE_S, {F39_thousands_come_and_go, 0, 0},
                  {F39_who_says_nothing_is_cut, 0, 0}, {F39_all_descriptors_used_up, 0, 0},
-                 {F39_one_that_never_reads, 0, 3},
+                 {F39_connections_of_one_user, 0, 0}, {F39_one_that_never_reads, 0, 3},
                  {F27_leases_of_one_that_stops_in_the_middle, 0, 0})
