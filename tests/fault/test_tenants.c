@@ -113,7 +113,7 @@ static void sees_nothing(struct scene *s)
     engine_close(e);
 }
 
-START_TEST(another_tenants_keys_and_leases_are_not_there)
+START_TEST(F43_another_tenants_keys_and_leases_are_not_there)
 {
     struct actor other;
     struct stage s;
@@ -317,6 +317,6 @@ START_TEST(root_is_a_tenant_like_any_other)
 END_TEST
 
 CHECK_MAIN("fault/tenants", CHECK_LIFE_S, another_user_cannot_connect_without_permission,
-           another_tenants_keys_and_leases_are_not_there,
+           F43_another_tenants_keys_and_leases_are_not_there,
            another_tenant_gets_no_descriptor_and_drains_nobody, a_reader_cannot_reopen_for_writing,
            root_is_a_tenant_like_any_other)

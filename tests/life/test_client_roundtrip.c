@@ -152,7 +152,7 @@ START_TEST(S4_layouts_come_back_bit_for_bit)
 END_TEST
 
 // Blocks of all sizes of one tenant side by side.
-START_TEST(several_layouts_share_a_daemon)
+START_TEST(F44_several_layouts_share_a_daemon)
 {
     struct kv kv[5];
 
@@ -476,7 +476,7 @@ END_TEST
 
 CHECK_MAIN_LOOPS("client/roundtrip", CHECK_LIFE_S,
                  {S4_layouts_come_back_bit_for_bit, 0, 2 * N_SHAPES - 1},
-                 {several_layouts_share_a_daemon, 0, 1}, {zero_gpu_budget_works, 0, 3},
+                 {F44_several_layouts_share_a_daemon, 0, 1}, {zero_gpu_budget_works, 0, 3},
                  {long_prompts_are_split, 0, 1}, {more_extents_than_a_packet_carries, 0, 1},
                  {S6_entries_share_a_prefix, 0, 1}, {S37_sources_are_free_when_save_returns, 0, 1},
                  {S33_loads_from_mixed_tiers, 0, 1}, {S34_other_layouts_are_misses, 0, 7},

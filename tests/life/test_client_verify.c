@@ -87,7 +87,7 @@ static kvc_status load(uint64_t lease, bool verify)
 }
 
 // Also under an adopted lease, whose keys this worker has never seen.
-START_TEST(spoilt_block_is_reported_and_dropped)
+START_TEST(F14_spoilt_block_is_reported_and_dropped)
 {
     kvc_lease lease, adopted;
     struct admin_stats stats;
@@ -137,5 +137,5 @@ START_TEST(unchecked_blocks_are_taken_as_they_are)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("client/verify", CHECK_LIFE_S, {spoilt_block_is_reported_and_dropped, 0, 3},
+CHECK_MAIN_LOOPS("client/verify", CHECK_LIFE_S, {F14_spoilt_block_is_reported_and_dropped, 0, 3},
                  {unchecked_blocks_are_taken_as_they_are, 0, 2})

@@ -106,7 +106,7 @@ START_TEST(test_no_descriptor_for_the_page)
 END_TEST
 
 // A MAP that there are no descriptors for is refused as a whole, and may be asked for again.
-START_TEST(test_no_descriptors_for_extents)
+START_TEST(F46_no_descriptors_for_extents)
 {
     struct daemon *d = daemon_start(NULL);
     int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
@@ -188,4 +188,4 @@ END_TEST
 
 CHECK_MAIN_LOOPS("conn/fds", CHECK_LIFE_S, {test_flat_after_many_connects, 0, 0},
                  {test_accept_pauses_and_resumes, 0, 1}, {test_no_descriptor_for_the_page, 0, 1},
-                 {test_no_descriptors_for_extents, 0, 0}, {test_every_allocation_fails_once, 0, 0})
+                 {F46_no_descriptors_for_extents, 0, 0}, {test_every_allocation_fails_once, 0, 0})

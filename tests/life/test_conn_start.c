@@ -106,7 +106,7 @@ START_TEST(test_tiers_of_nothing)
 }
 END_TEST
 
-START_TEST(test_second_daemon_refuses)
+START_TEST(F38_second_daemon_refuses)
 {
     struct daemon *d = daemon_start(NULL);
     int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_OPERATOR, NULL);
@@ -303,7 +303,7 @@ END_TEST
 
 CHECK_MAIN_LOOPS("conn/start", CHECK_LIFE_S, {test_refuses, 0, REFUSED - 1},
                  {test_help_and_version, 0, 0}, {test_tiers_of_nothing, 0, 0},
-                 {test_second_daemon_refuses, 0, 0}, {test_somebody_else_listens, 0, 1},
+                 {F38_second_daemon_refuses, 0, 0}, {test_somebody_else_listens, 0, 1},
                  {test_stale_socket_is_replaced, 0, 2}, {test_starts_again_after_a_kill, 0, 0},
                  {test_socket_mode, 0, 0}, {test_ready_within_100_ms, 0, 0},
                  {test_signals_stop_it, 0, 1}, {test_signals_up_to_the_end_change_nothing, 0, 19},

@@ -201,7 +201,7 @@ START_TEST(daemon_killed_in_a_call)
 END_TEST
 
 // Unsent requests that were given up do not pile up: the daemon gets none of them later.
-START_TEST(stopped_daemon_bounds_every_call)
+START_TEST(F24_stopped_daemon_bounds_every_call)
 {
     struct fake *fake = fake_start(NULL);
     const kvc_options options = {.socket = fake->socket, .lookup_ms = 1};
@@ -416,7 +416,7 @@ CHECK_MAIN_LOOPS("client/session", CHECK_LIFE_S, {strange_packets_are_dropped, 0
                  {what_cannot_be_latches, 2, 10}, {refusal_keeps_the_connection, 0, 0},
                  {silence_ends_at_the_deadline, 0, 0},
                  {flood_of_notices_does_not_hold_a_call, 0, 0}, {daemon_killed_in_a_call, 0, 0},
-                 {stopped_daemon_bounds_every_call, 0, 0},
+                 {F24_stopped_daemon_bounds_every_call, 0, 0},
                  {signals_neither_end_nor_prolong_a_wait, 0, 0},
                  {reconnect_registers_again_and_says_drained, 0, 2},
                  {reconnect_to_another_boot_drains_nothing, 0, 0},

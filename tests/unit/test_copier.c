@@ -272,7 +272,7 @@ START_TEST(dropped_jobs_do_not_begin)
 }
 END_TEST
 
-START_TEST(failed_copy_is_told_and_fills_half)
+START_TEST(F19_failed_copy_is_told_and_fills_half)
 {
     static struct task task, after;
     struct fixture f;
@@ -323,4 +323,5 @@ END_TEST
 CHECK_MAIN_LOOPS("tier/copier", CHECK_UNIT_S, {S11_each_byte_is_moved_once, 0, 0},
                  {large_blocks_go_in_pieces, 0, 0}, {sessions_take_turns, 0, 0},
                  {loads_go_before_saves_of_one_session, 0, 0}, {dropped_jobs_do_not_begin, 0, 0},
-                 {failed_copy_is_told_and_fills_half, 0, 0}, {lost_memory_is_a_failed_copy, 0, 1})
+                 {F19_failed_copy_is_told_and_fills_half, 0, 0},
+                 {lost_memory_is_a_failed_copy, 0, 1})

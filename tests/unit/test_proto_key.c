@@ -23,7 +23,7 @@ static const char *digest_of(const struct key_namespace *fields, char text[HEX_M
     return hex(digest, sizeof(digest), text);
 }
 
-START_TEST(test_fold_vectors)
+START_TEST(F42_fold_vectors)
 {
     static const struct {
         size_t len;
@@ -78,7 +78,7 @@ static const struct key_namespace example = {
     .context_size = 1,
 };
 
-START_TEST(test_digest_vectors)
+START_TEST(F42_digest_vectors)
 {
     const struct key_namespace nothing = {0}, model = {.model = "m"};
     char text[HEX_MAX];
@@ -211,6 +211,6 @@ START_TEST(test_long_strings)
 }
 END_TEST
 
-CHECK_MAIN("proto/key", CHECK_UNIT_S, test_fold_vectors, test_fold_in_place, test_digest_vectors,
+CHECK_MAIN("proto/key", CHECK_UNIT_S, F42_fold_vectors, test_fold_in_place, F42_digest_vectors,
            test_every_field_counts, test_both_halves_count, test_borders_of_fields,
            test_long_strings)

@@ -19,7 +19,7 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-START_TEST(random_operations_agree_with_the_model)
+START_TEST(F15_random_operations_agree_with_the_model)
 {
     uint32_t shape = (uint32_t)_i % model_n_shapes;
     uint64_t seed = from_environment("KVC_MODEL_SEED", 1 + (uint64_t)_i / model_n_shapes);
@@ -37,4 +37,4 @@ START_TEST(random_operations_agree_with_the_model)
 END_TEST
 
 CHECK_MAIN_LOOPS("store/model", CHECK_LONG_S,
-                 {random_operations_agree_with_the_model, 0, SHAPES *SEEDS - 1})
+                 {F15_random_operations_agree_with_the_model, 0, SHAPES *SEEDS - 1})
