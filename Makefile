@@ -118,7 +118,7 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 # ---------------------------------------------------------------- targets
 
 .PHONY: all debug tests check check-now check-long check-layers check-gpu demo
-.PHONY: check-fake-gpu bench bench-pack bench-gpu setup help clean install fuzz fuzzers
+.PHONY: check-fake-gpu bench bench-pack bench-gpu setup help clean install fuzz fuzzers lint
 
 all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
 
@@ -154,6 +154,10 @@ fuzz: ## run each fuzz target for TIME seconds (60), with clang and libFuzzer
 	@scripts/fuzz build/debug-$(FUZZ_SAN)/fuzz $(TIME)
 
 fuzzers: $(FUZZERS)
+
+lint: $(GEN_HEADERS) ## clang-tidy, cppcheck and gcc -fanalyzer over the product's sources
+	@scripts/setup --dev
+	@scripts/lint $(filter-out -MMD -MP -g,$(COMPILE_FLAGS)) -DKVC_DEBUG=1
 
 bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips beside a bare echo
 	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done
