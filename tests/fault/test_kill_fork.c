@@ -4,7 +4,9 @@
 //
 // A client that does not use the library and lets its children inherit the mappings breaks the
 // protocol (PROTOCOL.md, "Life of a connection"): such a child could write into slots that the
-// daemon has taken back. The daemon cannot see it, so nothing here says that it would be safe.
+// daemon has taken back. The daemon cannot see it, so nothing here says that it would be safe. The
+// same goes for children that share the address space (CLONE_VM) and do more than execute a
+// program.
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
