@@ -335,8 +335,8 @@ static void close_parts(struct server *s)
         populate_stop(s->populate);
     if (s->mover != NULL)
         mover_stop(s->mover);
-    while ((s->api != NULL && api_connections(s->api) > 0) || s->populate != NULL ||
-           (s->mover != NULL && mover_count(s->mover) > 0) ||
+    while ((s->api != NULL && (api_connections(s->api) > 0 || api_pieces(s->api) > 0)) ||
+           s->populate != NULL || (s->mover != NULL && mover_count(s->mover) > 0) ||
            (s->copier != NULL && copier_count(s->copier) > 0))
         uv_run(&s->loop, UV_RUN_ONCE);
     if (s->store != NULL)

@@ -1,5 +1,7 @@
 #include "daemon/api/api.h"
 
+#include <assert.h>
+
 #include "daemon/api/session.h"
 #include "daemon/api/silence.h"
 #include "daemon/api/wake.h"
@@ -113,6 +115,11 @@ uint32_t api_connections(const struct api *api)
     return api->n_connections;
 }
 
+uint32_t api_pieces(const struct api *api)
+{
+    return api->n_pieces;
+}
+
 static void close_cb(uv_handle_t *handle)
 {
     mem_free(container_of((uv_timer_t *)handle, struct api, room_timer));
@@ -124,6 +131,7 @@ void api_destroy(struct api *api)
 
     if (api == NULL)
         return;
+    assert(api->n_connections == 0 && api->n_pieces == 0);
     if (api->listener != NULL)
         listener_close(api->listener);
     api->listener = NULL;

@@ -60,8 +60,13 @@ bool api_busy(const struct api *api);
 /* Ends every connection. api_connections() tells when the last one is over. */
 void api_end_connections(struct api *api);
 uint32_t api_connections(const struct api *api);
+/* Pieces of workers' memory that are mapped, or are being unmapped. */
+uint32_t api_pieces(const struct api *api);
 
-/* Ends what is left of sessions. The store calls nothing any more. NULL is fine. */
+/*
+ * Ends what is left of sessions, when there are no connections and no pieces. The store calls
+ * nothing any more. NULL is fine.
+ */
 void api_destroy(struct api *api);
 
 #endif

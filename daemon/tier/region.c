@@ -17,6 +17,8 @@
 #include "daemon/base/mem.h"
 #include "daemon/tier/region_check.h"
 
+#define LATE_US 1000u
+
 struct region {
     uint32_t blocks, n_pieces, n_mapped;
     struct pack_layout layout; /* its arrays are this struct's memory, like all that follow */
@@ -248,11 +250,16 @@ kvc_status region_leave(struct region *region)
     return guard_is_lost(region->ranges, region->n_pieces) ? KVC_E_MAP : KVC_OK;
 }
 
-/* Unmapping gigabytes takes long enough to be felt by others on the loop. */
+/*
+ * Unmapping gigabytes takes long enough to be felt by others on the loop. "region.late" holds it up
+ * for a millisecond each time that it fires.
+ */
 static void unmap(uv_work_t *work)
 {
     struct region *region = work->data;
 
+    while (fault_fires("region.late"))
+        usleep(LATE_US);
     for (uint32_t i = 0; i < region->n_mapped; i++)
         fd_unmap(region->ranges[i].start, region->ranges[i].bytes);
 }

@@ -83,8 +83,8 @@ void rig_close(struct rig *rig)
     fault_off("*");
     api_end_connections(rig->api);
     mover_stop(rig->mover);
-    while (api_connections(rig->api) > 0 || mover_count(rig->mover) > 0 ||
-           copier_count(rig->copier) > 0)
+    while (api_connections(rig->api) > 0 || api_pieces(rig->api) > 0 ||
+           mover_count(rig->mover) > 0 || copier_count(rig->copier) > 0)
         uv_run(&rig->loop, UV_RUN_ONCE);
     store_destroy(rig->store);
     api_destroy(rig->api);

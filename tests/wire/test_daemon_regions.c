@@ -693,8 +693,21 @@ START_TEST(memory_with_a_hole_punched_into_it)
 }
 END_TEST
 
+// Unmapping takes its time, and a daemon that stops waits for it.
+START_TEST(stopping_while_a_region_is_unmapped)
+{
+    const int fd = good_memfd();
+
+    begin();
+    make_region(fd);
+    daemon_fault_arm(d, "region.late", 0, 200);
+    close(fd);
+    end();
+}
+END_TEST
+
 CHECK_MAIN("daemon/regions", CHECK_LIFE_S, what_is_wrong_at_the_begin,
            slices_lie_inside_their_piece, nothing_overlaps, descriptors_that_are_no_good,
            several_packets_and_nothing_before_the_end, F3_sessions_leave_no_mapping,
            limits_of_regions, S41_generations, refused_before_a_byte_moves, memory_that_is_cut_off,
-           memory_with_a_hole_punched_into_it)
+           memory_with_a_hole_punched_into_it, stopping_while_a_region_is_unmapped)
