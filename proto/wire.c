@@ -77,11 +77,23 @@ const char *wire_parse_header(const uint8_t *bytes, size_t len, struct wire_pack
     return NULL;
 }
 
+/*
+ * The last close of a socket waits for as long as its SO_LINGER says, and who sent it may have set
+ * that to hours. Nothing else that a descriptor can be takes notice.
+ */
+static void close_foreign(int fd)
+{
+    const struct linger none = {0};
+
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+    close(fd);
+}
+
 void wire_close_fds(struct wire_packet *packet)
 {
     for (uint32_t i = 0; i < packet->n_fds; i++) {
         if (packet->fds[i] >= 0)
-            close(packet->fds[i]);
+            close_foreign(packet->fds[i]);
     }
     packet->n_fds = 0;
 }
@@ -181,7 +193,7 @@ enum wire_result wire_recv(int sock, void *buf, struct wire_packet *packet, cons
     if (wrong == NULL)
         return WIRE_OK;
     for (uint32_t i = 0; i < got.n; i++)
-        close(got.fds[i]);
+        close_foreign(got.fds[i]);
     *why = wrong;
     return WIRE_BAD;
 }

@@ -2,6 +2,7 @@
 // daemon has no number left for them. They are all closed, whatever becomes of the packet.
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -10,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"
@@ -162,6 +164,76 @@ START_TEST(F39_connections_inside_themselves)
 }
 END_TEST
 
+#define LINGER_S 20
+
+// A TCP socket with data that nobody takes: whoever closes it last waits for as long as it says.
+static int open_lingering(int *listener, int *peer)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct linger linger = {.l_onoff = 1, .l_linger = LINGER_S};
+    static uint8_t data[65536];
+    socklen_t len = sizeof(address);
+    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    *listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(*listener, (struct sockaddr *)&address, len), 0);
+    ck_assert_int_eq(listen(*listener, 1), 0);
+    ck_assert_int_eq(getsockname(*listener, (struct sockaddr *)&address, &len), 0);
+    ck_assert_int_eq(connect(sock, (struct sockaddr *)&address, len), 0);
+    *peer = accept(*listener, NULL, NULL);
+    ck_assert_int_ge(*peer, 0);
+    while (send(sock, data, sizeof(data), MSG_DONTWAIT) > 0)
+        ;
+    ck_assert_int_eq(setsockopt(sock, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
+    return sock;
+}
+
+// Not as many as the header says: closed where they are received.
+static void send_miscounted(int sock, int fd)
+{
+    static struct raw raw;
+    int saved = dup(0);
+
+    ck_assert_int_eq(dup2(fd, 0), 0);
+    raw_make(&raw, UNKNOWN_TYPE, 5, 0, 1);
+    raw_put_u16(&raw, 6, 2);
+    ck_assert(raw_send(sock, &raw));
+    ck_assert_int_eq(dup2(saved, 0), 0);
+    close(saved);
+}
+
+// The daemon's close is the last one, and must not be the one that waits.
+START_TEST(F4_closing_what_came_makes_nobody_wait)
+{
+    static const uint16_t types[] = {UNKNOWN_TYPE, WIRE_REGION_PART, WIRE_PING, 0};
+    struct wire_packet packet = {.type = types[_i], .seq = 5, .n_fds = 1};
+    struct neighbour n;
+    int sock, listener, peer;
+    time_t began;
+
+    neighbour_open(&n, NULL);
+    if (_i >= 2)
+        daemon_log_expect(n.daemon, "malformed packet");
+    sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
+    packet.fds[0] = open_lingering(&listener, &peer);
+    daemon_freeze(n.daemon);
+    if (packet.type == 0)
+        send_miscounted(sock, packet.fds[0]);
+    else
+        ck_assert_int_eq(wire_send(sock, &packet), WIRE_OK);
+    close(packet.fds[0]);
+    daemon_thaw(n.daemon);
+    began = time(NULL);
+    neighbour_works(&n);
+    ck_assert_int_lt(time(NULL) - began, LINGER_S / 2);
+    close(sock);
+    close(peer);
+    close(listener);
+    neighbour_close(&n);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("wire/hostile_fds", CHECK_LIFE_S, {F39_descriptors_of_every_kind, 0, 0},
                  {F39_flood_of_descriptors, 0, 0}, {F39_no_number_left_for_descriptors, 0, 12},
-                 {F39_connections_inside_themselves, 0, 0})
+                 {F39_connections_inside_themselves, 0, 0},
+                 {F4_closing_what_came_makes_nobody_wait, 0, 3})
