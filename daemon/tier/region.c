@@ -121,16 +121,16 @@ kvc_status region_create(const struct region_shape *shape, struct region **ret,
 static kvc_status check_memfd(int fd, uint64_t bytes, uint64_t offset, uint32_t index,
                               struct stat *st, struct region_refusal *why)
 {
+    const int seals = fcntl(fd, F_GET_SEALS);
     struct statfs fs;
     uint64_t end;
-    int seals;
 
-    if (fstat(fd, st) < 0 || !S_ISREG(st->st_mode) || fstatfs(fd, &fs) < 0)
+    /* The first question is the only one that no filesystem of somebody's own can keep waiting. */
+    if (seals < 0 || fstat(fd, st) < 0 || !S_ISREG(st->st_mode) || fstatfs(fd, &fs) < 0)
         return wrong(why, KVC_E_INVALID, "fds", index, "no memfd");
     if (fs.f_type != TMPFS_MAGIC)
         return wrong(why, KVC_E_INVALID, "fds", index, "not on tmpfs");
-    seals = fcntl(fd, F_GET_SEALS);
-    if (!fault_fires("region.unsealed") && (seals < 0 || !(seals & F_SEAL_SHRINK)))
+    if (!fault_fires("region.unsealed") && !(seals & F_SEAL_SHRINK))
         return wrong(why, KVC_E_INVALID, "fds", index, "not sealed against shrinking");
     if (bytes == 0 || __builtin_add_overflow(offset, bytes, &end) || end > (uint64_t)st->st_size)
         return wrong(why, KVC_E_INVALID, "piece_bytes", index, "not inside the memfd");
