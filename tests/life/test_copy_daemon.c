@@ -422,6 +422,69 @@ START_TEST(S37_closed_session_publishes_nothing)
 }
 END_TEST
 
+// F18: what the caller passed may be poisoned as soon as the call returns; only the blocks may not.
+START_TEST(F18_arguments_are_read_before_the_call_returns)
+{
+    struct worker w = {0};
+    uint64_t id;
+
+    begin();
+    ck_assert(worker_open(&w, 1));
+    hold_copies();
+    ck_assert_int_eq(save_all(&w, &id), KVC_OK);
+    memset(w.keys, 0xee, sizeof(w.keys));
+    memset(w.ids, 0xee, sizeof(w.ids));
+    let_copies_go();
+    ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+    verify_hits(N);
+    worker_close(&w);
+    end();
+}
+END_TEST
+
+// F16: a load that is under way, without a lease by now, while others need every slot there is.
+START_TEST(F16_loading_blocks_are_not_evicted)
+{
+    struct worker w = {0}, other = {0};
+    struct admin_stats stats;
+    kvc_lease lease;
+    pid_t child;
+    uint64_t id;
+
+    d = daemon_start((const char *[]){"--gpu-bytes", "2M", "--host-bytes", "0", NULL});
+    ck_assert(worker_open(&watcher, 1));
+    publish_all(&watcher);
+    child = proc_fork();
+    if (child == 0) {
+        // Waits for the copies to be held.
+        if (!wait_until(daemon_fault_passed(d, "copier.late") > 0, 5000) || !worker_open(&w, 1) ||
+            lookup(&w, &lease) != N || load_n(&w, lease.id, N, NULL) != KVC_OK)
+            _exit(1);
+        for (uint32_t i = 0; i < N; i++)
+            if (!kv_holds(&w.kv, i, i))
+                _exit(2);
+        _exit(0);
+    }
+    hold_copies();
+    ck_assert(worker_open(&other, 77));
+    ck_assert_int_eq(save_n(&other, 1, &id), KVC_OK);
+    wait_for(figures().open_loads == 1, 5000);
+    // 512 slots: 200 are being loaded, and what is asked for is more than the others.
+    for (uint64_t prompt = 100; prompt < 104; prompt++) {
+        kv_keys(prompt, 0, N, other.keys);
+        ck_assert_int_eq(save_n(&other, N, &id), KVC_OK);
+    }
+    ck_assert_int_eq(admin_stats(other.client, &stats), KVC_OK);
+    ck_assert_uint_gt(stats.skipped_blocks, 0);
+    ck_assert_uint_eq(stats.open_loads, 1);
+    let_copies_go();
+    proc_wait_ok(child, 5000);
+    wait_for(nothing_owed(), 5000);
+    worker_close(&other);
+    end();
+}
+END_TEST
+
 // A reconnected client is told that its memory is its own again only when it is.
 START_TEST(reconnect_waits_for_copies_of_the_old_session)
 {
@@ -505,5 +568,7 @@ CHECK_MAIN_LOOPS("copy/daemon", CHECK_LIFE_S, {S14_failure_at_every_chunk, 0, CH
                  {S16_cancelled_save_ends_with_its_copies, 0, 0},
                  {F11_late_load_leaves_its_destinations_alone, 0, 1}, {late_save_is_given_up, 0, 0},
                  {S37_closed_session_publishes_nothing, 0, 0},
+                 {F18_arguments_are_read_before_the_call_returns, 0, 0},
+                 {F16_loading_blocks_are_not_evicted, 0, 0},
                  {reconnect_waits_for_copies_of_the_old_session, 0, 0},
                  {stopping_daemon_ends_its_copies, 0, 0}, {unregistered_part_is_unmapped, 0, 0})
