@@ -161,6 +161,19 @@ void cuda_drain(struct cuda *cuda)
     cuda_leave(cuda);
 }
 
+bool cuda_is_drained(struct cuda *cuda)
+{
+    bool drained = true;
+
+    if (cuda_enter(cuda) != KVC_OK)
+        return true;
+    for (uint32_t i = 0; i < CUDA_LANES && drained; i++)
+        drained = !cuda->lanes[i].used ||
+                  cuda->driver.event_query(cuda->lanes[i].event) != CUDA_NOT_READY;
+    cuda_leave(cuda);
+    return drained;
+}
+
 kvc_status cuda_reserve(struct cuda *cuda, uint64_t bytes, uint8_t **base)
 {
     uint64_t address = 0;

@@ -51,6 +51,7 @@ void cuda_leave(const struct cuda *cuda);
 
 /* Waits until all that was enqueued with this has ended: before addresses go away. */
 void cuda_drain(struct cuda *cuda);
+bool cuda_is_drained(struct cuda *cuda);
 
 /* Addresses: of the daemon's GPU memory, and host memory that kernels then may touch. */
 kvc_status cuda_reserve(struct cuda *cuda, uint64_t bytes, uint8_t **base);

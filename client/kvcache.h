@@ -202,11 +202,11 @@ typedef struct kvc_lease {
 
 /*
  * Leases the longest prefix of keys[n_keys] for which the rule of every part named holds: in all of
- * them, or in none. Of window and state parts only the blocks that the rule asks for are leased, the
- * last ones of the prefix; others cannot be loaded. request names the
- * engine's request: asking again under it extends the same lease; 0 makes a new one. ms 0 is the
- * daemon's default. A miss is KVC_OK with lease->id 0. More than KVC_KEYS_MAX keys are split; when
- * a later packet of them is refused or not answered, the lease ends before it.
+ * them, or in none. Of window and state parts only the blocks that the rule asks for are leased,
+ * the last ones of the prefix; others cannot be loaded. request names the engine's request: asking
+ * again under it extends the same lease; 0 makes a new one. ms 0 is the daemon's default. A miss is
+ * KVC_OK with lease->id 0. More than KVC_KEYS_MAX keys are split; when a later packet of them is
+ * refused or not answered, the lease ends before it.
  */
 KVC_API kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts,
                               uint32_t n_parts, const uint8_t *keys, uint32_t n_keys, uint32_t ms,
@@ -349,7 +349,8 @@ KVC_API kvc_status kvc_unpin(kvc_client *client, kvc_part part, const uint8_t *k
  * For parts that the daemon copies: waits, at most ms, until nothing of the daemon reads or writes
  * the part's memory, and keeps it so: saves and loads are refused with KVC_E_BUSY until kvc_resume.
  * For engines that give their KV memory up for a while, or do not know what still runs. Other
- * parts: KVC_OK, nothing of them runs outside calls. KVC_E_DEADLINE: something does run; ask again.
+ * parts: waits until the copies that were enqueued on a GPU are over, and refuses nothing; on the
+ * host nothing runs outside calls. KVC_E_DEADLINE: something does run; ask again.
  */
 KVC_API kvc_status kvc_suspend(kvc_client *client, kvc_part part, uint32_t ms);
 KVC_API kvc_status kvc_resume(kvc_client *client, kvc_part part);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/cuda.h"
 
 static kvc_status refuse(kvc_client *client, kvc_status status, uint32_t memory, const char *field,
                          const char *detail)
@@ -285,6 +286,21 @@ kvc_status lend_drop(kvc_client *client, const struct part *part)
     return status == KVC_E_UNKNOWN ? KVC_OK : status;
 }
 
+/* Copies on a GPU run on after the call that enqueued them. */
+static kvc_status wait_for_copies(kvc_client *client, const struct part *part, uint32_t ms)
+{
+    const uint64_t deadline_us = rpc_deadline_us(ms);
+
+    if (part->table == NULL)
+        return KVC_OK;
+    while (!cuda_is_drained(client->cuda)) {
+        if (rpc_now_us() >= deadline_us)
+            return rpc_fail(&client->rpc, KVC_E_DEADLINE, "part", "its copies are not over");
+        usleep(100);
+    }
+    return KVC_OK;
+}
+
 static kvc_status pause_part(kvc_client *client, kvc_part handle, uint16_t type, uint32_t ms)
 {
     const struct part *part;
@@ -297,7 +313,7 @@ static kvc_status pause_part(kvc_client *client, kvc_part handle, uint16_t type,
     if (part == NULL)
         return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", handle);
     if (part->lent == NULL)
-        return KVC_OK;
+        return type == WIRE_SUSPEND ? wait_for_copies(client, part, ms) : KVC_OK;
     status = codec_put_region(part->lent->region, client->rpc.body, &len);
     return ask(client, type, status, len, ms, NULL);
 }

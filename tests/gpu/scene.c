@@ -252,24 +252,59 @@ static void register_part(struct worker *w)
     KVC(w, kvc_register(w->client, &desc, &w->part));
 }
 
-void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, uint32_t n_blocks)
+// Two MiB at a time, one behind the other. Lives as long as the process.
+static uint64_t map_pieces(struct worker *w, int ordinal, uint64_t bytes)
 {
-    const kvc_options options = {
-        .socket = d->socket, .role = role, .connect_ms = SCENE_MS, .save_ms = 1000};
-    const uint64_t bytes = (uint64_t)n_blocks * SCENE_BLOCK_BYTES;
-    char why[CUDA_WHY_MAX];
-    kvc_status status;
+    const uint64_t piece = 2 << 20;
+    const struct cuda_allocation allocation = {
+        .type = 1, .handle_types = CUDA_HANDLE_FD, .location = {1, ordinal}};
+    const struct cuda_access access = {{1, ordinal}, CUDA_ACCESS_READWRITE};
+    uint64_t memory = 0, handle = 0;
 
-    *w = (struct worker){.n_blocks = n_blocks};
+    bytes = (bytes + piece - 1) / piece * piece;
+    CUDA(w, vmm_reserve(&memory, bytes, 0, 0, 0));
+    for (uint64_t at = 0; at < bytes; at += piece) {
+        CUDA(w, vmm_create(&handle, piece, &allocation, 0));
+        CUDA(w, vmm_map(memory + at, piece, 0, handle, 0));
+        CUDA(w, vmm_release(handle));
+        CUDA(w, vmm_access(memory + at, piece, &access, 1));
+    }
+    return memory;
+}
+
+static void open_gpu(struct worker *w, const struct worker_options *options)
+{
+    const uint64_t bytes = (uint64_t)w->n_blocks * SCENE_BLOCK_BYTES;
+    char why[CUDA_WHY_MAX];
+    int count = 0;
+
     if (cuda_driver_open(&w->driver, why) != KVC_OK)
         scene_waive(why);
-    CUDA(w, context_retain(&w->context, 0));
+    CUDA(w, device_count(&count));
+    if (options->ordinal >= count)
+        scene_waive("not so many GPUs");
+    CUDA(w, context_retain(&w->context, options->ordinal));
     CUDA(w, context_push(w->context));
     CUDA(w, stream_create(&w->stream, CUDA_STREAM_NON_BLOCKING));
-    CUDA(w, memory_alloc(&w->memory, bytes));
+    w->mapped = options->mapped;
+    if (w->mapped)
+        w->memory = map_pieces(w, options->ordinal, bytes);
+    else
+        CUDA(w, memory_alloc(&w->memory, bytes));
     w->mirror = malloc(bytes);
     CHECK(w->mirror != NULL);
-    status = kvc_connect(&options, &w->client);
+}
+
+void worker_open_with(struct worker *w, const struct scene_daemon *d,
+                      const struct worker_options *options)
+{
+    const kvc_options connect = {
+        .socket = d->socket, .role = options->role, .connect_ms = SCENE_MS, .save_ms = 1000};
+    kvc_status status;
+
+    *w = (struct worker){.n_blocks = options->n_blocks};
+    open_gpu(w, options);
+    status = kvc_connect(&connect, &w->client);
     if (status == KVC_E_UNSUPPORTED)
         scene_waive("the library was built without nvcc");
     if (status != KVC_OK)
@@ -278,10 +313,16 @@ void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, 
     register_part(w);
 }
 
+void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, uint32_t n_blocks)
+{
+    worker_open_with(w, d, &(struct worker_options){.role = role, .n_blocks = n_blocks});
+}
+
 void worker_close(struct worker *w)
 {
     kvc_close(w->client);
-    CUDA(w, memory_free(w->memory));
+    if (!w->mapped)
+        CUDA(w, memory_free(w->memory));
     CUDA(w, stream_destroy(w->stream));
     free(w->mirror);
 }

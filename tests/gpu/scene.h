@@ -59,6 +59,7 @@ struct worker {
     void *context, *stream;
     void *hold; // the kernel of worker_hold, once it was needed
     uint32_t n_blocks;
+    bool mapped;     // memory is made of pieces
     uint64_t memory; // n_blocks x SCENE_BLOCK_BYTES per slice, slice by slice
     uint8_t *mirror; // on the host
     kvc_client *client;
@@ -66,7 +67,16 @@ struct worker {
     kvc_lease lease;
 };
 
-// In a process that has not used CUDA yet. Waives the test where there is no GPU.
+struct worker_options {
+    kvc_role role;
+    uint32_t n_blocks;
+    int ordinal; // of its GPU
+    bool mapped; // its KV cache is made of mapped pieces, which is what torch's segments are
+};
+
+// In a process that has not used CUDA yet. Waives the test where there is no such GPU.
+void worker_open_with(struct worker *w, const struct scene_daemon *d,
+                      const struct worker_options *options);
 void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, uint32_t n_blocks);
 void worker_close(struct worker *w);
 void worker_sync(struct worker *w);

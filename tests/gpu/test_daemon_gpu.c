@@ -63,6 +63,95 @@ static void saved_by_one_loaded_by_another(void)
     scene_daemon_stop(&d);
 }
 
+static void play_mapped(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open_with(
+        &w, d, &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = 200, .mapped = true});
+    worker_put(&w, 3000, 200);
+    worker_verify(&w, 3000, 200);
+    worker_verify(&w, 1000, 200);
+    worker_close(&w);
+}
+
+static void a_cache_made_of_pieces(void)
+{
+    struct scene_daemon d;
+    uint32_t n = 200;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_put, &d, &n);
+    scene_run(play_mapped, &d, NULL);
+    scene_daemon_stop(&d);
+}
+
+static void play_elsewhere(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open_with(
+        &w, d, &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = BLOCKS, .ordinal = 1});
+    CHECK(w.client->map.tiers[0].states[0] == MAP_MAPPED);
+    worker_verify(&w, 1000, BLOCKS);
+    CHECK(w.lease.gpu == BLOCKS);
+    worker_put(&w, 4000, 100);
+    worker_verify(&w, 4000, 100);
+    worker_close(&w);
+}
+
+static void play_verify_from_elsewhere(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 100);
+    worker_verify(&w, 4000, 100);
+    worker_close(&w);
+}
+
+// The daemon's memory is on the first GPU.
+static void a_worker_on_the_second_gpu(void)
+{
+    struct scene_daemon d;
+    uint32_t n = BLOCKS;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_put, &d, &n);
+    scene_run(play_elsewhere, &d, NULL);
+    scene_run(play_verify_from_elsewhere, &d, NULL);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
+static void play_suspend(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 64);
+    worker_fill(&w, 6000, 64);
+    worker_hold(&w, 500000);
+    (void)worker_save_enqueue(&w, 6000, 64);
+    // On the driver without a GPU nothing is ever under way.
+    if (dlsym(w.driver.library, "kvc_fake_hold") == NULL)
+        CHECK(kvc_suspend(w.client, w.part, 10) == KVC_E_DEADLINE);
+    KVC(&w, kvc_suspend(w.client, w.part, SCENE_MS));
+    KVC(&w, kvc_resume(w.client, w.part));
+    worker_close(&w);
+}
+
+static void suspending_waits_for_copies(void)
+{
+    struct scene_daemon d;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_suspend, &d, NULL);
+    scene_daemon_stop(&d);
+}
+
 static void play_long(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
@@ -569,6 +658,9 @@ static void more_memory_than_there_is(void)
 
 static const struct scene_test tests[] = {
     {"saved by one, loaded by another", saved_by_one_loaded_by_another},
+    {"a cache made of pieces", a_cache_made_of_pieces},
+    {"a worker on the second GPU", a_worker_on_the_second_gpu},
+    {"suspending waits for copies", suspending_waits_for_copies},
     {"loads that wait, and the null stream", loads_that_wait_and_the_null_stream},
     {"spoilt bytes are a miss", spoilt_bytes_are_a_miss},
     {"a reader cannot write", a_reader_cannot_write},
