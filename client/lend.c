@@ -252,6 +252,15 @@ static kvc_status send_pieces(kvc_client *client, const struct lent *lent, uint6
     return status;
 }
 
+/* A region that came to nothing here: the daemon is not to keep what it has of it. */
+static void drop_unfinished(kvc_client *client, uint64_t region)
+{
+    size_t len = 0;
+
+    if (region != 0 && codec_put_region(region, client->rpc.spare, &len) == KVC_OK)
+        (void)rpc_tell(&client->rpc, WIRE_REGION_DROP, client->rpc.spare, len);
+}
+
 kvc_status lend_announce(kvc_client *client, const struct part *part)
 {
     struct lent *lent = part->lent;
@@ -271,10 +280,13 @@ kvc_status lend_announce(kvc_client *client, const struct part *part)
     status = ask(client, WIRE_REGION_BEGIN, status, len, client->connect_ms, &region);
     if (status == KVC_OK)
         status = send_pieces(client, lent, region);
+    if (status == KVC_OK) {
+        status = codec_put_region(region, client->rpc.body, &len);
+        status = ask(client, WIRE_REGION_END, status, len, client->connect_ms, &lent->region);
+    }
     if (status != KVC_OK)
-        return status;
-    status = codec_put_region(region, client->rpc.body, &len);
-    return ask(client, WIRE_REGION_END, status, len, client->connect_ms, &lent->region);
+        drop_unfinished(client, region);
+    return status;
 }
 
 kvc_status lend_drop(kvc_client *client, const struct part *part)

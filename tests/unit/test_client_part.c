@@ -461,9 +461,50 @@ START_TEST(readers_cannot_write)
 }
 END_TEST
 
+static const uint16_t region_steps[] = {WIRE_REGION_PART, WIRE_REGION_END};
+
+// Answers BEGIN, and none of what mode[0] names.
+static bool silent_about_regions(struct fake *fake, const struct wire_packet *request)
+{
+    Kvcache__RegionReply reply = KVCACHE__REGION_REPLY__INIT;
+
+    if (request->type == fake->shared->mode[0])
+        return true;
+    if (request->type != WIRE_REGION_BEGIN)
+        return false;
+    reply.region = 7;
+    fake_reply(fake, request, &reply.base);
+    return true;
+}
+
+// What the daemon has of a region is given up with it, so that registering can be tried for ever.
+START_TEST(a_region_that_is_not_registered_in_time_is_dropped)
+{
+    struct fake *fake = fake_start(silent_about_regions);
+    const kvc_options options = {.socket = fake->socket, .connect_ms = 200};
+    kvc_client *client;
+    kvc_part part = 0;
+    struct kv kv;
+
+    make_kv(&kv);
+    kv_lend(&kv);
+    fake->shared->mode[0] = region_steps[_i];
+    ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
+    for (uint32_t tries = 1; tries <= 2; tries++) {
+        ck_assert_int_eq(kvc_register(client, &kv.desc, &part), KVC_E_DEADLINE);
+        ck_assert_uint_eq(part, 0);
+        wait_for(fake_count(fake, WIRE_REGION_DROP) == tries, 5000);
+    }
+    kvc_close(client);
+    kv_free(&kv);
+    fake_stop(fake);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("client/part", CHECK_LIFE_S, {equal_parts_have_one_handle, 0, 0},
                  {registering_again_takes_the_new_epoch, 0, 0}, {bad_parts_are_refused_here, 0, 0},
                  {parts_have_a_limit, 0, 0}, {another_packing_ends_the_session, 0, 1},
                  {bad_extents_are_refused, 0, MAP_KINDS - 1},
                  {all_extents_are_mapped_and_acknowledged, 0, 0},
-                 {extents_come_and_go_by_notice, 0, 0}, {readers_cannot_write, 0, 0})
+                 {extents_come_and_go_by_notice, 0, 0}, {readers_cannot_write, 0, 0},
+                 {a_region_that_is_not_registered_in_time_is_dropped, 0, 1})
