@@ -134,9 +134,10 @@ check-now: check-layers all tests
 	@scripts/check-names.sh $(DEBUG)/rooms
 	@scripts/run-tests --build $(DEBUG) $(if $(SAN),--slow) $(TESTS)
 
-check-long: ## the tests in their long form, then under the sanitizers
-	@scripts/setup
+check-long: ## the tests in their long form, then under valgrind and the sanitizers
+	@scripts/setup --dev
 	@KVC_TEST_LONG=1 $(MAKE) $(JOBS) check-now
+	@scripts/run-tests --build $(DEBUG) --valgrind $(filter $(DEBUG)/tests/life/%,$(TESTS))
 	@$(MAKE) $(JOBS) check-now SAN=address,undefined
 	@$(MAKE) $(JOBS) check-now SAN=thread
 
