@@ -57,6 +57,7 @@ struct part {
 /* A save that somebody may wait for. */
 struct save_entry {
     uint64_t id;
+    uint32_t calls; /* that have brought slices of it */
     bool ended;
     kvc_outcome outcome;
 };
@@ -178,6 +179,8 @@ bool lend_any(const kvc_client *client);
 #define SAVE_UNNAMED(seq)   (1ull << 63 | (seq))
 #define SAVE_IS_UNNAMED(id) ((id) >> 63 != 0)
 void saves_add(struct saves *saves, uint64_t id); /* open */
+/* The calls for slices of a save so far, or NULL: it is not open. */
+uint32_t *saves_calls(struct saves *saves, uint64_t id);
 void saves_end(struct saves *saves, uint64_t id, const kvc_outcome *outcome);
 void saves_end_all(struct saves *saves, kvc_status status);
 

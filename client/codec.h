@@ -135,8 +135,9 @@ bool codec_get_adopt_reply(struct codec_scratch *scratch, const struct wire_pack
 struct codec_load {
     uint64_t lease;
     uint32_t part, epoch, first, count;
-    uint64_t region;        /* 0: the worker copies */
-    const uint32_t *blocks; /* count, for the daemon */
+    uint32_t first_slice, n_slices; /* n_slices 0: all from the first */
+    uint64_t region;                /* 0: the worker copies */
+    const uint32_t *blocks;         /* count, for the daemon */
 };
 kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *len);
 struct codec_load_reply {
@@ -162,10 +163,12 @@ struct codec_save_entry {
     uint32_t part, epoch;
     const uint8_t *keys;
     uint32_t n_keys;
-    uint64_t region;        /* 0: the worker copies */
-    const uint32_t *blocks; /* n_keys, for the daemon */
+    uint32_t first_slice, n_slices; /* n_slices 0: all from the first */
+    uint64_t region;                /* 0: the worker copies */
+    const uint32_t *blocks;         /* n_keys, for the daemon */
 };
-kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_entries,
+/* save: of which these are more slices; 0: a new one. */
+kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_entries, uint64_t save,
                           bool checksums, bool notify, uint8_t *body, size_t *len);
 struct codec_save_entry_reply {
     uint32_t n_states, n_assigned;

@@ -12,6 +12,8 @@ kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *
     message.epoch = load->epoch;
     message.first = load->first;
     message.count = load->count;
+    message.first_slice = load->first_slice;
+    message.slices = load->n_slices;
     message.region = load->region;
     message.n_blocks = load->region != 0 ? load->count : 0;
     message.blocks = (uint32_t *)load->blocks;
@@ -56,7 +58,7 @@ kvc_status codec_put_report(const struct codec_report *report, uint8_t *body, si
     return codec_pack_body(&message.base, body, len);
 }
 
-kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_entries,
+kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_entries, uint64_t save,
                           bool checksums, bool notify, uint8_t *body, size_t *len)
 {
     Kvcache__Save message = KVCACHE__SAVE__INIT;
@@ -67,6 +69,8 @@ kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_ent
         list[i].part = entries[i].part;
         list[i].epoch = entries[i].epoch;
         list[i].keys = codec_bytes(entries[i].keys, (size_t)entries[i].n_keys * KVC_KEY_BYTES);
+        list[i].first_slice = entries[i].first_slice;
+        list[i].slices = entries[i].n_slices;
         list[i].region = entries[i].region;
         list[i].n_blocks = entries[i].region != 0 ? entries[i].n_keys : 0;
         list[i].blocks = (uint32_t *)entries[i].blocks;
@@ -74,6 +78,7 @@ kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_ent
     }
     message.n_entries = n_entries;
     message.entries = pointers;
+    message.save = save;
     message.checksums = checksums;
     message.notify = notify;
     return codec_pack_body(&message.base, body, len);

@@ -234,6 +234,8 @@ typedef struct kvc_load_args {
     uint8_t *valid; /* count bytes, or NULL: 1 where the destination holds the key's bytes */
     uint64_t *load; /* NULL: kvc_load waits until the copies are over and judged; else it names the
                        load for kvc_load_result and does not wait */
+    uint32_t first_slice, n_slices; /* n_slices 0: all from the first */
+    uint64_t *sums; /* for loads by slices: count sums that are 0 at first, or NULL */
 } kvc_load_args;
 
 /*
@@ -245,6 +247,12 @@ typedef struct kvc_load_args {
  * KVC_OK: all are valid. KVC_E_CHECKSUM: some did not match; valid[] (set on this too) says which
  * are good, the others' contents are undefined and the daemon has been told. More than KVC_KEYS_MAX
  * blocks are split. On any other error no destination block that valid[] does not mark may be used.
+ *
+ * By slices: several calls load ranges of slices, each of which has arrived when its copies have, so
+ * that a layer can be computed while the next ones are loaded. Checksums are of whole blocks. With
+ * sums, kept by the caller until the last call was judged, every slice must come once and the last
+ * one last; judging that compares, and until then valid[] says only that the copy was made. Without
+ * sums nothing is compared.
  *
  * Of a part that the daemon copies: KVC_E_DEADLINE says that the bytes did not come within load_ms,
  * that the load was cancelled and that nothing writes to the destinations any more. KVC_E_BUSY (the
@@ -287,6 +295,8 @@ typedef struct kvc_save_args {
     uint32_t n_entries;
     void *stream;     /* cudaStream_t; NULL on the host device */
     int no_checksums; /* blocks then do not survive an unclean restart */
+    uint32_t first_slice, n_slices; /* of every entry; n_slices 0: all from the first */
+    uint64_t more_of;               /* more slices of that save; 0: a new one */
 } kvc_save_args;
 
 /*
@@ -295,6 +305,13 @@ typedef struct kvc_save_args {
  * on the stream; on the host device, when it returns. *save, if not NULL, names the save for
  * kvc_wait and kvc_cancel; it is 0 when there was nothing to copy. Total keys over KVC_KEYS_MAX:
  * KVC_E_LIMIT, the caller splits at a prefix.
+ *
+ * By slices, as the forward pass goes from layer to layer: the first call names some slices of its
+ * one entry, and must be given save; further calls name others, each slice once, with the same keys
+ * and blocks and more_of. Keys are assigned by the first call for all of them, pending for everybody
+ * else until the last slice is there, and then published. If the first call gives save 0, there is
+ * nothing to copy and no further call to make. All calls are one save: whatever fails, or KVC_E_BUSY
+ * in one of them (no completion word is free), it is never published; kvc_cancel ends it.
  *
  * Of parts that the daemon copies (all of them, or none): save must not be NULL, KVC_KEY_SAVED
  * means that a copy was started, and the source blocks must stay as they are until the save has

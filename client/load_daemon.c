@@ -53,6 +53,8 @@ kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const s
         .epoch = part->epoch,
         .first = args->first + at,
         .count = n,
+        .first_slice = args->first_slice,
+        .n_slices = args->n_slices,
         .region = part->lent->region,
         .blocks = args->blocks + at,
     };

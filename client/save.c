@@ -9,6 +9,7 @@
 struct saving {
     const kvc_save_args *args;
     bool by_daemon; /* all of its parts */
+    uint32_t calls; /* for slices of the save before this one */
     struct part *parts[KVC_ENTRIES_MAX];
     struct codec_save_reply reply;
 };
@@ -123,11 +124,13 @@ static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
             .epoch = saving->parts[i]->epoch,
             .keys = args->entries[i].keys,
             .n_keys = args->entries[i].n_keys,
+            .first_slice = args->first_slice,
+            .n_slices = args->n_slices,
             .region = saving->by_daemon ? saving->parts[i]->lent->region : 0,
             .blocks = args->entries[i].blocks,
         };
-    status = codec_put_save(entries, args->n_entries, !args->no_checksums, save != NULL,
-                            client->rpc.body, &call.len);
+    status = codec_put_save(entries, args->n_entries, args->more_of, !args->no_checksums,
+                            save != NULL, client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->save_ms, &packet);
     if (status == KVC_E_DEADLINE && saving->by_daemon)
         abort_unnamed(client, call.seq, save);
@@ -247,7 +250,8 @@ static kvc_status copy_run(kvc_client *client, const struct saving *saving, stru
                                              .slices = part->slices,
                                              .blocks = blocks,
                                              .n_blocks = n,
-                                             .n_slices = part->layout.n_slices,
+                                             .first_slice = saving->args->first_slice,
+                                             .n_slices = count_slices(saving->args, part),
                                              .cells = cells},
                                     .table = part->table,
                                     .word = n == max ? word : NULL,

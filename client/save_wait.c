@@ -31,7 +31,14 @@ void saves_add(struct saves *saves, uint64_t id)
             i++;
         remove_at(saves, i);
     }
-    saves->entries[saves->n++] = (struct save_entry){.id = id};
+    saves->entries[saves->n++] = (struct save_entry){.id = id, .calls = 1};
+}
+
+uint32_t *saves_calls(struct saves *saves, uint64_t id)
+{
+    struct save_entry *entry = find(saves, id);
+
+    return entry == NULL || entry->ended ? NULL : &entry->calls;
 }
 
 void saves_end(struct saves *saves, uint64_t id, const kvc_outcome *outcome)

@@ -38,8 +38,6 @@ void save_scratch_destroy(struct api *api)
 
 static kvc_status check_save(const struct msg_save *save, struct refusal *why)
 {
-    if (save->save != 0)
-        return refuse(why, KVC_E_UNSUPPORTED, "saving slices apart is not done", "save");
     if (save->event.len > 0)
         return refuse(why, KVC_E_UNSUPPORTED, "no event can be waited for", "event");
     if (save->n_entries > KVC_ENTRIES_MAX)
@@ -115,36 +113,49 @@ static void fill_entries(struct save_scratch *scratch, const uint32_t *n_keys, u
     }
 }
 
-/* Skips what has no room, answers, and starts the daemon's own copies. */
-static void seal(struct session *s, struct save *save, struct transfer *transfer, uint32_t seq,
-                 const uint32_t *n_keys, uint32_t n_entries)
+static struct store_save_result result_in(struct save_scratch *scratch)
+{
+    return (struct store_save_result){
+        .states = scratch->states, .locations = scratch->locations, .chunks = scratch->chunks};
+}
+
+/* Of a save that the daemon copies the client learns states and no places. */
+static void answer(struct session *s, const struct store_save_result *result, bool by_daemon,
+                   uint32_t seq, const uint32_t *n_keys, uint32_t n_entries)
 {
     struct save_scratch *scratch = s->api->scratch;
     struct msg_save_entry_reply entries[KVC_ENTRIES_MAX];
-    struct store_save_result result = {
-        .states = scratch->states, .locations = scratch->locations, .chunks = scratch->chunks};
     struct msg_save_reply reply;
 
-    store_save_seal(s->api->store, save, &result);
-    if (transfer != NULL)
+    if (by_daemon)
         fill_states(scratch, n_keys, n_entries, entries);
     else
         fill_entries(scratch, n_keys, n_entries, entries);
-    for (uint32_t i = 0; i < result.n_chunks; i++) {
+    for (uint32_t i = 0; i < result->n_chunks; i++) {
         scratch->chunk_blocks[i] = scratch->chunks[i].blocks;
         scratch->chunk_words[i] = scratch->chunks[i].word;
         scratch->chunk_numbers[i] = scratch->chunks[i].number;
     }
     reply = (struct msg_save_reply){
-        .save = result.save,
+        .save = result->save,
         .entries = entries,
         .n_entries = n_entries,
         .chunk_blocks = scratch->chunk_blocks,
         .chunk_words = scratch->chunk_words,
         .chunk_numbers = scratch->chunk_numbers,
-        .n_chunks = transfer != NULL ? 0 : result.n_chunks,
+        .n_chunks = by_daemon ? 0 : result->n_chunks,
     };
     session_reply(s, WIRE_SAVE, seq, codec_save(s->api->codec, &reply));
+}
+
+/* Skips what has no room, answers, and starts the daemon's own copies. */
+static void seal(struct session *s, struct save *save, struct transfer *transfer, uint32_t seq,
+                 const uint32_t *n_keys, uint32_t n_entries)
+{
+    struct store_save_result result = result_in(s->api->scratch);
+
+    store_save_seal(s->api->store, save, &result);
+    answer(s, &result, transfer != NULL, seq, n_keys, n_entries);
     if (transfer != NULL)
         transfer_start_save(transfer, save, &result);
 }
@@ -207,6 +218,17 @@ void save_room(struct api *api)
             end_waiting(w);
 }
 
+/* More slices of a save: what was assigned is known, so that nothing waits. */
+static kvc_status more_slices(struct session *s, const struct store_save *req, struct refusal *why)
+{
+    struct store_save_result result = result_in(s->api->scratch);
+    kvc_status status = store_save_slices(s->api->store, s->owner, req, &result, why);
+
+    if (status == KVC_OK)
+        answer(s, &result, false, req->request, &req->entries[0].n_keys, 1);
+    return status;
+}
+
 kvc_status save_save(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct msg_save *save = &request->save;
@@ -216,6 +238,7 @@ kvc_status save_save(struct session *s, const struct request *request, struct re
         .n_entries = (uint32_t)save->n_entries,
         .checksums = save->checksums,
         .notify = save->notify,
+        .save = save->save,
         .request = request->seq,
         .by_daemon = transfer_is_asked(save),
     };
@@ -227,6 +250,8 @@ kvc_status save_save(struct session *s, const struct request *request, struct re
 
     if (status == KVC_OK)
         status = read_entries(save, entries, why);
+    if (status == KVC_OK && req.save != 0)
+        return more_slices(s, &req, why);
     if (status == KVC_OK && req.by_daemon)
         status = transfer_prepare_save(s, save, &transfer, why);
     if (status == KVC_OK)

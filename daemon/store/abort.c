@@ -2,26 +2,76 @@
 #include "daemon/store/proof.h"
 #include "daemon/store/save.h"
 
+static bool is_named(const struct save *save, uint64_t id, uint32_t request)
+{
+    const struct slices *slices;
+
+    if (id)
+        return save->id == id;
+    list_for_each(slices, &save->more, link)
+        if (slices->request == request)
+            return true;
+    return save->request == request;
+}
+
 static struct save *find(struct owner *owner, uint64_t id, uint32_t request)
 {
     struct save *save;
 
     list_for_each(save, &owner->saves, link)
-        if (save->phase != SAVE_OVER && (id ? save->id == id : save->request == request))
+        if (save->phase != SAVE_OVER && is_named(save, id, request))
             return save;
     return NULL;
 }
 
-/* Chunks whose copies were never enqueued owe nothing; the worker knows that only of its own. */
-static void waive_never(struct store *store, struct save *save, const uint32_t *never,
-                        uint32_t n_never, bool never_all)
+/* Chunks are counted through all calls of a save by slices. */
+static uint32_t count_chunks(const struct save *save)
 {
-    uint32_t n = never_all ? save->n_chunks : n_never;
+    return save->n_chunks * (1 + (uint32_t)list_length(&save->more));
+}
+
+static struct chunk *chunk_at(struct save *save, uint32_t i)
+{
+    struct slices *slices;
+
+    if (i < save->n_chunks)
+        return &save->chunks[i];
+    list_for_each(slices, &save->more, link) {
+        i -= save->n_chunks;
+        if (i < save->n_chunks)
+            return &slices->chunks[i];
+    }
+    return NULL;
+}
+
+/* The chunks of a later call that is named by its request, else all of them. */
+static void all_chunks(struct save *save, uint32_t request, uint32_t *first, uint32_t *end)
+{
+    struct slices *slices;
+
+    *first = 0;
+    *end = count_chunks(save);
+    for (uint32_t at = save->n_chunks; request != 0 && at < *end; at += save->n_chunks) {
+        slices = container_of(chunk_at(save, at), struct slices, chunks[0]);
+        if (slices->request != request)
+            continue;
+        *first = at;
+        *end = at + save->n_chunks;
+    }
+}
+
+/* Chunks whose copies were never enqueued owe nothing; the worker knows that only of its own. */
+static void waive_never(struct store *store, struct save *save, uint32_t request,
+                        const uint32_t *never, uint32_t n_never, bool never_all)
+{
+    uint32_t first = 0, end = n_never;
 
     if (save->by_daemon)
         return;
-    for (uint32_t i = 0; i < n && save->owed > 0; i++) {
-        struct chunk *chunk = &save->chunks[never_all ? i : never[i]];
+    if (never_all)
+        all_chunks(save, request, &first, &end);
+    for (uint32_t i = first; i < end && save->owed > 0; i++) {
+        struct chunk *chunk = chunk_at(save, never_all ? i : never[i]);
 
         if (chunk->state == CHUNK_OWED)
             save_waived(store, chunk);
@@ -51,7 +101,7 @@ kvc_status store_abort(struct store *store, struct owner *owner, uint64_t id, ui
         return store_refuse(why, KVC_E_UNKNOWN, id ? "save" : "request", "no save of that name");
     }
     for (uint32_t i = 0; i < n_never; i++)
-        if (never[i] >= save->n_chunks)
+        if (never[i] >= count_chunks(save))
             return store_refuse_at(why, KVC_E_INVALID, "never", i, NULL, "no such chunk");
     if (save->phase == SAVE_ADMITTING) {
         status = abort_admission(store, save, pending, outcome);
@@ -65,7 +115,7 @@ kvc_status store_abort(struct store *store, struct owner *owner, uint64_t id, ui
         save_fail(store, save, KVC_E_CANCELLED);
     else if (save->phase == SAVE_OVER && save->status == KVC_OK)
         promised = true;
-    waive_never(store, save, never, n_never, never_all);
+    waive_never(store, save, id ? 0 : request, never, n_never, never_all);
     if (save->phase == SAVE_OVER && !promised) {
         save_outcome(save, outcome);
         save_free(save);

@@ -42,8 +42,12 @@ static kvc_status check_entry(const struct owner *owner, const struct store_save
             entry->n_slices > layout->n_slices - entry->first_slice)
             return store_refuse_at(why, KVC_E_INVALID, "entries", i, "slices",
                                    "not slices of the layout");
-        return store_refuse_at(why, KVC_E_UNSUPPORTED, "entries", i, "slices",
-                               "only whole blocks can be saved");
+        if (req->by_daemon)
+            return store_refuse_at(why, KVC_E_UNSUPPORTED, "entries", i, "slices",
+                                   "the daemon copies whole blocks");
+        if (req->n_entries != 1)
+            return store_refuse_at(why, KVC_E_UNSUPPORTED, "entries", i, "slices",
+                                   "a save by slices has one entry");
     }
     if (has_duplicate(store->hash_seed, entry->keys, entry->n_keys))
         return store_refuse_at(why, KVC_E_DUPLICATE, "entries", i, "keys",
@@ -59,7 +63,7 @@ kvc_status admission_check(const struct owner *owner, const struct store_save *r
     if (owner->identity.role != STORE_ROLE_WORKER || !owner->page)
         return store_refuse(why, KVC_E_DENIED, "", "only workers save");
     if (req->save != 0)
-        return store_refuse(why, KVC_E_UNSUPPORTED, "save", "a save has all slices at once");
+        return store_refuse(why, KVC_E_INVALID, "save", "more slices are for store_save_slices");
     if (req->n_entries > KVC_ENTRIES_MAX)
         return store_refuse(why, KVC_E_LIMIT, "entries", "too many entries");
     for (uint32_t i = 0; i < req->n_entries; i++) {

@@ -34,6 +34,21 @@ static uint32_t count_chunks(const struct admission *admission, bool by_daemon, 
     return by_daemon || chunks < KVC_PAGE_WORDS ? chunks : KVC_PAGE_WORDS;
 }
 
+static bool is_range(const struct store *store, const struct store_save_entry *entry)
+{
+    return entry->first_slice != 0 ||
+           (entry->n_slices != 0 && entry->n_slices != slices_of(store, entry->part));
+}
+
+/* A call for some slices only: more of them are to come. */
+static void note_slices(const struct store *store, const struct store_save *req, struct save *save)
+{
+    if (req->n_entries != 1 || !is_range(store, &req->entries[0]))
+        return;
+    save->by_slices = true;
+    save->n_slices = slices_claim(store, &req->entries[0], save->claimed);
+}
+
 static struct save *make_save(struct owner *owner, const struct store_save *req,
                               struct admission *admission)
 {
@@ -50,6 +65,8 @@ static struct save *make_save(struct owner *owner, const struct store_save *req,
     save->checksums = req->checksums;
     save->notify = req->notify;
     save->by_daemon = req->by_daemon;
+    list_init(&save->more);
+    note_slices(owner->store, req, save);
     save->admission = admission;
     save->chunks = (void *)(save + 1);
     save->slots = (void *)(save->chunks + n_chunks);
@@ -409,7 +426,15 @@ static bool begin_chunk(struct store *store, struct save *save, uint64_t now)
             return false;
         proof_watch(store, word);
     }
-    *chunk = (struct chunk){.save = save, .word = word, .first = save->n_slots};
+    *chunk = (struct chunk){
+        .save = save,
+        .main = chunk,
+        .word = word,
+        .first = save->n_slots,
+        .slices = save->by_slices ? save->n_slices : 1,
+        .missing = save->by_slices ? slices_of(store, save->admission->entries[0].part) : 1,
+        .owed = 1,
+    };
     save->n_chunks++;
     save->owed++;
     return true;
@@ -484,8 +509,10 @@ void store_save_seal(struct store *store, struct save *save, struct store_save_r
     let_go(store, save);
     cut(store, save);
     fill_result(store, save, result);
-    mem_free(save->admission);
-    save->admission = NULL;
+    if (!save->by_slices) {
+        mem_free(save->admission);
+        save->admission = NULL;
+    }
     if (save->n_chunks == 0) {
         save_free(save);
     } else {

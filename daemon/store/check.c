@@ -1,6 +1,7 @@
 /* Every invariant of the store, recounted from what it should follow from. For tests. */
 #include <stdlib.h>
 
+#include "daemon/store/admission.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/load.h"
@@ -66,8 +67,35 @@ static const char *check_tier(struct recount *r, enum tier_kind tier)
     return bytes == count.used_bytes ? NULL : "bytes in use are not those of the table";
 }
 
+/* Counts a word that is waited for, or slices that are proved, to what its main chunk should say.
+ */
+static const char *check_chunk(const struct save *save, const struct chunk *chunk,
+                               const struct chunk *main, uint32_t *waits, uint32_t *missing)
+{
+    if ((chunk->state == CHUNK_OWED && !save->by_daemon) != (chunk->word != NULL))
+        return "a chunk waits for no word, or has one and does not wait";
+    if (chunk->word && chunk->word->object != chunk)
+        return "a chunk's word is another's";
+    if (chunk->main != main)
+        return "a chunk is of other blocks";
+    *waits += chunk->state == CHUNK_OWED;
+    if (save->by_slices && (chunk->state == CHUNK_PROVED || chunk->state == CHUNK_PUBLISHED))
+        *missing += chunk->slices;
+    return NULL;
+}
+
+static uint32_t layout_slices(const struct recount *r, const struct save *save)
+{
+    const struct table *table = r->store->table;
+
+    return table_layout(table, table_part(table, save->admission->entries[0].part)->layout)
+        ->n_slices;
+}
+
 static const char *check_save(struct recount *r, const struct save *save)
 {
+    const struct slices *slices;
+    const char *why = NULL;
     uint32_t owed = 0;
 
     if (save->phase == SAVE_ADMITTING) {
@@ -77,17 +105,23 @@ static const char *check_save(struct recount *r, const struct save *save)
     }
     for (uint32_t i = 0; i < save->n_chunks; i++) {
         const struct chunk *chunk = &save->chunks[i];
+        uint32_t waits = 0, missing = save->by_slices ? chunk->missing : 0;
 
-        if ((chunk->state == CHUNK_OWED && !save->by_daemon) != (chunk->word != NULL))
-            return "a chunk waits for no word, or has one and does not wait";
-        if (chunk->word && chunk->word->object != chunk)
-            return "a chunk's word is another's";
-        owed += chunk->state == CHUNK_OWED;
+        why = check_chunk(save, chunk, chunk, &waits, &missing);
+        list_for_each(slices, &save->more, link)
+            why = why ? why : check_chunk(save, &slices->chunks[i], chunk, &waits, &missing);
+        if (why)
+            return why;
+        if (waits != chunk->owed)
+            return "a chunk's words are miscounted";
+        if (save->phase == SAVE_COPYING && save->by_slices && missing != layout_slices(r, save))
+            return "a chunk's missing slices are miscounted";
+        owed += waits;
         if ((chunk->state == CHUNK_PUBLISHED) != (i < save->next))
             return "a chunk is published out of order";
         if (save->phase == SAVE_COPYING && chunk->state != CHUNK_PUBLISHED)
             r->filling += chunk->blocks;
-        if (save->phase == SAVE_ABORTED && chunk->state == CHUNK_OWED)
+        if (save->phase == SAVE_ABORTED && chunk->owed > 0)
             r->quarantined += chunk->blocks;
     }
     return owed == save->owed ? NULL : "a save's owed words are miscounted";

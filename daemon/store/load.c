@@ -24,12 +24,7 @@ void load_close(struct store *store, struct load *load, bool proved)
     for (uint32_t i = load->count; i-- > 0;) {
         const struct load_block *at = &load->blocks[i];
 
-        if (proved) {
-            const struct block *block = blocks_get(store->blocks, at->block);
-            uint32_t layout = table_part(store->table, block->part)->layout;
-
-            store->stats.bytes_loaded[at->tier] += table_layout(store->table, layout)->block_bytes;
-        }
+        store->stats.bytes_loaded[at->tier] += proved ? load->block_bytes : 0;
         keep_unload(store, at->block, at->tier);
     }
     store->open_loads--;
@@ -37,8 +32,8 @@ void load_close(struct store *store, struct load *load, bool proved)
     owner_settle(owner);
 }
 
-static kvc_status check(struct owner *owner, const struct store_load *req, struct lease **lease,
-                        const struct lease_part **part, struct refusal *why)
+static kvc_status check(struct owner *owner, const struct store_load *req, bool by_daemon,
+                        struct lease **lease, const struct lease_part **part, struct refusal *why)
 {
     const struct table *table = owner->store->table;
     uint32_t n_slices;
@@ -62,8 +57,8 @@ static kvc_status check(struct owner *owner, const struct store_load *req, struc
     n_slices = table_layout(table, table_part(table, req->part)->layout)->n_slices;
     if (req->first_slice >= n_slices || req->n_slices > n_slices - req->first_slice)
         return store_refuse(why, KVC_E_INVALID, "slices", "not slices of the layout");
-    if (req->first_slice != 0 || (req->n_slices != 0 && req->n_slices != n_slices))
-        return store_refuse(why, KVC_E_UNSUPPORTED, "slices", "only whole blocks can be loaded");
+    if (by_daemon && (req->first_slice != 0 || (req->n_slices != 0 && req->n_slices != n_slices)))
+        return store_refuse(why, KVC_E_UNSUPPORTED, "slices", "the daemon copies whole blocks");
     return KVC_OK;
 }
 
@@ -128,6 +123,19 @@ static void describe(const struct store *store, const struct load *load,
     }
 }
 
+/* What the range of slices has, of one block. */
+static uint64_t count_bytes(const struct store *store, const struct store_load *req)
+{
+    const struct table_layout *layout =
+        table_layout(store->table, table_part(store->table, req->part)->layout);
+    uint32_t end = req->n_slices ? req->first_slice + req->n_slices : layout->n_slices;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = req->first_slice; i < end; i++)
+        bytes += layout->slice_bytes[i];
+    return bytes;
+}
+
 static kvc_status take_word(struct store *store, struct load *load, struct refusal *why)
 {
     load->word = page_take(load->owner->page, WORD_LOAD, load, table_next_number(store->table),
@@ -144,7 +152,7 @@ static kvc_status open_load(struct store *store, struct owner *owner, const stru
     const struct lease_part *part = NULL;
     struct lease *lease;
     struct load *load;
-    kvc_status status = check(owner, req, &lease, &part, why);
+    kvc_status status = check(owner, req, by_daemon, &lease, &part, why);
 
     if (status != KVC_OK)
         goto settle;
@@ -154,6 +162,7 @@ static kvc_status open_load(struct store *store, struct owner *owner, const stru
         goto settle;
     }
     load->owner = owner;
+    load->block_bytes = count_bytes(store, req);
     if (!by_daemon)
         status = take_word(store, load, why);
     if (status != KVC_OK)

@@ -27,7 +27,7 @@ bool store_next_quarantine(const struct store *store, uint64_t after,
     for (uint32_t i = 0; i < best->n_chunks; i++) {
         const struct chunk *chunk = &best->chunks[i];
 
-        if (chunk->state != CHUNK_OWED)
+        if (chunk->owed == 0)
             continue;
         quarantine->slots += chunk->blocks;
         for (uint32_t j = 0; j < chunk->blocks; j++)

@@ -28,6 +28,10 @@ void save_outcome(const struct save *save, struct save_outcome *outcome)
 
 void save_free(struct save *save)
 {
+    struct slices *slices, *after;
+
+    list_for_each_safe(slices, after, &save->more, link)
+        mem_free(slices);
     list_remove(&save->link);
     list_remove(&save->queue);
     save->owner->n_saves--;
@@ -111,7 +115,7 @@ static void take_checksums(struct store *store, const struct chunk *chunk, const
         const struct save_slot *slot = &chunk->save->slots[chunk->first + i];
         struct table_slot *record = store_record(store, slot->tier, slot->slot);
 
-        record->checksum = cells[i];
+        record->checksum += cells[i];
         record->flags |= SLOT_CHECKED;
     }
 }
@@ -121,6 +125,7 @@ static void settle_debt(struct chunk *chunk)
     if (chunk->word)
         page_give(chunk->word);
     chunk->word = NULL;
+    chunk->main->owed--;
     chunk->save->owed--;
 }
 
@@ -133,9 +138,10 @@ static void proved(struct store *store, struct chunk *chunk, const uint64_t *cel
         take_checksums(store, chunk, cells);
     settle_debt(chunk);
     chunk->state = CHUNK_PROVED;
-    while (save->next < save->n_chunks && save->chunks[save->next].state == CHUNK_PROVED)
+    chunk->main->missing -= chunk->slices;
+    while (save->next < save->n_chunks && save->chunks[save->next].missing == 0)
         publish(store, &save->chunks[save->next++]);
-    if (save->owed > 0)
+    if (save->next < save->n_chunks)
         return;
     if (save->n_chunks > 1)
         touch_all(store, save);
@@ -161,7 +167,9 @@ void save_waived(struct store *store, struct chunk *chunk)
 
     assert(chunk->state == CHUNK_OWED && save->phase == SAVE_ABORTED);
     settle_debt(chunk);
-    free_slots(store, chunk);
+    chunk->state = CHUNK_GONE;
+    if (chunk->main->owed == 0)
+        free_slots(store, chunk->main);
     if (save->owed == 0)
         end(store, save);
 }
@@ -181,11 +189,11 @@ void save_fail(struct store *store, struct save *save, kvc_status status)
             struct save_slot *slot = &save->slots[chunk->first + j];
 
             save_forget_block(store, slot);
-            if (chunk->state == CHUNK_OWED)
+            if (chunk->owed > 0)
                 store_set_state(store, store_record(store, slot->tier, slot->slot),
                                 SLOT_QUARANTINE);
         }
-        if (chunk->state == CHUNK_PROVED)
+        if (chunk->owed == 0)
             free_slots(store, chunk);
         save->dropped += chunk->blocks;
     }

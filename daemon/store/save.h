@@ -16,16 +16,32 @@ enum save_phase {
 
 enum chunk_state {
     CHUNK_OWED,
-    CHUNK_PROVED, /* complete; published once all before it are */
+    CHUNK_PROVED, /* what its word stands for is there */
     CHUNK_PUBLISHED,
-    CHUNK_GONE, /* of an aborted save: its slots are free */
+    CHUNK_GONE, /* of an aborted save: its slots are free, or another word's to free */
 };
 
+/*
+ * What one word proves: some slices of some blocks. A save of whole blocks has one of these for
+ * each run of blocks; a save by slices one for each run and call, those of the first call being
+ * `main`.
+ */
 struct chunk {
     struct save *save;
+    struct chunk *main;     /* of the same blocks; published when no slice of them is missing */
     struct word *word;      /* CHUNK_OWED; NULL when the daemon copies */
     uint32_t first, blocks; /* of save::slots */
+    uint32_t slices;        /* that it proves; 1: all of a save of whole blocks */
     enum chunk_state state;
+    uint32_t missing; /* main: slices that are not proved */
+    uint32_t owed;    /* main: chunks of its blocks whose word, or copy, is waited for */
+};
+
+/* A later call for more slices of a save. */
+struct slices {
+    struct list link; /* save::more, oldest first */
+    uint32_t request;
+    struct chunk chunks[]; /* save::n_chunks */
 };
 
 struct save_slot {
@@ -48,11 +64,15 @@ struct save {
     kvc_status status; /* why it failed, if it did */
     bool checksums, notify;
     bool by_daemon;
+    bool by_slices;
+    uint32_t n_slices;                     /* by_slices: those of the first call */
+    struct list more;                      /* by_slices: later calls */
+    uint64_t claimed[KVC_SLICES_MAX / 64]; /* by_slices: slices that a call has brought, or will */
     uint32_t n_slots, n_chunks;
     uint32_t owed;               /* chunks whose words, or copies, are waited for */
     uint32_t next;               /* the first chunk that is not published */
     uint32_t published, dropped; /* blocks */
-    struct admission *admission; /* SAVE_ADMITTING */
+    struct admission *admission; /* SAVE_ADMITTING, and by_slices */
     struct save_slot *slots;     /* in the order of keys */
     struct chunk *chunks;
 };
@@ -69,6 +89,11 @@ void save_fail(struct store *store, struct save *save, kvc_status status);
 
 /* Whether a key of it that is not published yet is of that namespace. */
 bool save_is_in(const struct save *save, uint32_t namespace_);
+
+/* slices.c: how many a part's layout has; those of an entry, which it adds to a set. */
+uint32_t slices_of(const struct store *store, uint32_t part);
+uint32_t slices_claim(const struct store *store, const struct store_save_entry *entry,
+                      uint64_t *claimed);
 
 /* Frees the save's memory; it is in no list afterwards. */
 void save_free(struct save *save);

@@ -268,7 +268,7 @@ struct store_save_entry {
     uint32_t part, epoch;
     const uint8_t *keys;
     uint32_t n_keys;
-    uint32_t first_slice, n_slices; /* n_slices 0: all */
+    uint32_t first_slice, n_slices; /* n_slices 0: all from the first */
 };
 struct store_save {
     const struct store_save_entry *entries;
@@ -306,6 +306,15 @@ kvc_status store_save_open(struct store *store, struct owner *owner, const struc
                            struct save **save, uint32_t *short_of, struct refusal *why);
 uint32_t store_save_more(struct store *store, struct save *save);
 void store_save_seal(struct store *store, struct save *save, struct store_save_result *result);
+
+/*
+ * More slices of a save whose first call named some of them: the same entry, with slices that no
+ * call has named. The same keys are assigned, to the same slots, in the same chunks, with words of
+ * their own. KVC_E_UNKNOWN: it has ended. KVC_E_DUPLICATE: slices twice. KVC_E_BUSY, field "word":
+ * no words are free. A call gives the save its whole time anew.
+ */
+kvc_status store_save_slices(struct store *store, struct owner *owner, const struct store_save *req,
+                             struct store_save_result *result, struct refusal *why);
 
 /*
  * A chunk of a save by the daemon, sealed with something to copy: called once for each, when its

@@ -222,7 +222,7 @@ static void act_save(struct play *p)
             .keys = keys[i],
             .n_keys = put_keys(p, keys[i], 64),
         };
-    send_put(p, WIRE_SAVE, codec_put_save(entries, n, how & 1, how & 2, body, &len), &len);
+    send_put(p, WIRE_SAVE, codec_put_save(entries, n, 0, how & 1, how & 2, body, &len), &len);
 }
 
 static void act_abort(struct play *p)

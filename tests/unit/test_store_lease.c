@@ -368,10 +368,11 @@ START_TEST(S31_loads_that_are_refused)
         KVC_E_INVALID);
     ck_assert_str_eq(kit.why.field, "part");
     request = (struct store_load){
-        .lease = lease, .part = kit.part, .epoch = kit.epoch, .count = 1, .n_slices = 1};
+        .lease = lease, .part = kit.part, .epoch = kit.epoch, .count = 1, .n_slices = 3};
     ck_assert_int_eq(
         store_load(kit.store, worker->owner, &request, locations, &word, &number, &kit.why),
-        KVC_E_UNSUPPORTED);
+        KVC_E_INVALID);
+    ck_assert_str_eq(kit.why.field, "slices");
     ck_assert_uint_eq(kit_stats(&kit).open_loads, 0);
     kit_close(&kit);
 }

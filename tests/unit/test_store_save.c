@@ -275,10 +275,12 @@ START_TEST(S5_duplicate_keys_and_slices_are_refused)
     ck_assert_str_eq(kit.why.field, "entries[0].keys");
     entry.n_keys = 4;
     entry.n_slices = 1;
+    request.by_daemon = true;
     ck_assert_int_eq(
         store_save_open(kit.store, worker->owner, &request, &open, &short_of, &kit.why),
         KVC_E_UNSUPPORTED);
     ck_assert_str_eq(kit.why.field, "entries[0].slices");
+    request.by_daemon = false;
     entry.n_slices = 3;
     ck_assert_int_eq(
         store_save_open(kit.store, worker->owner, &request, &open, &short_of, &kit.why),

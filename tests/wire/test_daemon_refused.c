@@ -230,7 +230,7 @@ START_TEST(test_save)
     refused(WIRE_SAVE, &m.base, KVC_E_DUPLICATE, "entries[0].keys");
     m.n_entries = 0;
     m.save = 7;
-    refused(WIRE_SAVE, &m.base, KVC_E_UNSUPPORTED, "save");
+    refused(WIRE_SAVE, &m.base, KVC_E_UNKNOWN, "save");
     m.save = 0;
     m.event = (ProtobufCBinaryData){sizeof(event), event};
     refused(WIRE_SAVE, &m.base, KVC_E_UNSUPPORTED, "event");
