@@ -155,7 +155,7 @@ kvc_status store_save_slices(struct store *store, struct owner *owner, const str
                              struct store_save_result *result, struct refusal *why)
 {
     struct slices *slices;
-    struct save *save;
+    struct save *save = NULL;
     kvc_status status = check(owner, req, &save, why);
 
     if (status != KVC_OK)
