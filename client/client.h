@@ -79,6 +79,7 @@ struct load_entry {
     uint32_t at, count; /* blocks of the load */
     uint32_t copied;    /* of them, before something failed */
     bool verify;
+    uint64_t *sums; /* the caller's, of the entry's blocks, or NULL */
     void *mark;
     uint64_t *cells; /* the device writes them */
     uint64_t *checksums, *offsets;

@@ -11,7 +11,9 @@ struct piece {
     uint64_t lease;
     uint32_t first, count;
     const uint32_t *blocks;
-    bool verify;
+    bool verify; /* compares when it is over */
+    uint32_t first_slice, n_slices;
+    uint64_t *sums; /* NULL: all slices come at once, or nothing is compared */
     void *stream;
     struct codec_load_reply reply;
     struct load_entry *entry;
@@ -57,6 +59,10 @@ static kvc_status check_args(kvc_client *client, const kvc_load_args *args, stru
     if (args->count > 0 && (args->blocks == NULL || !(*part)->has_memory))
         return rpc_fail(&client->rpc, KVC_E_INVALID, args->blocks == NULL ? "blocks" : "slices",
                         "NULL");
+    if (args->first_slice >= (*part)->layout.n_slices ||
+        args->n_slices > (*part)->layout.n_slices - args->first_slice)
+        return rpc_fail(&client->rpc, KVC_E_INVALID, "slices", "%u from %u on, the part has %u",
+                        args->n_slices, args->first_slice, (*part)->layout.n_slices);
     if (args->first > UINT32_MAX - args->count)
         return rpc_fail(&client->rpc, KVC_E_INVALID, "count", "%u behind %u", args->count,
                         args->first);
@@ -73,7 +79,9 @@ static kvc_status ask(kvc_client *client, struct piece *piece)
                                        .part = piece->part->id,
                                        .epoch = piece->part->epoch,
                                        .first = piece->first,
-                                       .count = piece->count};
+                                       .count = piece->count,
+                                       .first_slice = piece->first_slice,
+                                       .n_slices = piece->n_slices};
     struct call call = {.type = WIRE_LOAD};
     struct wire_packet packet;
     kvc_status status;
@@ -116,6 +124,7 @@ static void fill_entry(const kvc_client *client, const struct piece *piece, uint
     entry->count = n;
     entry->copied = 0;
     entry->verify = piece->verify;
+    entry->sums = piece->sums;
     memcpy(entry->checksums, reply->checksums, n * sizeof(*entry->checksums));
     memcpy(entry->offsets, reply->offsets, n * sizeof(*entry->offsets));
     memcpy(entry->generations, reply->generations, n * sizeof(*entry->generations));
@@ -134,8 +143,9 @@ static kvc_status copy_chunk(kvc_client *client, struct piece *piece, uint32_t a
                  .slices = piece->part->slices,
                  .blocks = blocks,
                  .n_blocks = n,
-                 .n_slices = piece->part->layout.n_slices,
-                 .cells = piece->verify ? piece->entry->cells + at : NULL},
+                 .first_slice = piece->first_slice,
+                 .n_slices = piece->n_slices,
+                 .cells = piece->verify || piece->sums != NULL ? piece->entry->cells + at : NULL},
         .table = piece->part->table,
         .word = word,
     };
@@ -219,6 +229,10 @@ static kvc_status load_pieces(kvc_client *client, const kvc_load_args *args, str
                               uint64_t id, bool *mismatch)
 {
     kvc_status status = client->copy->begin(client->cuda, args->stream);
+    const uint32_t all = part->layout.n_slices;
+    const uint32_t n_slices = args->n_slices != 0 ? args->n_slices : all - args->first_slice;
+    const bool compares =
+        n_slices == all || (args->sums != NULL && args->first_slice + n_slices == all);
     uint32_t pieces = 0, n;
 
     if (status != KVC_OK)
@@ -231,7 +245,10 @@ static kvc_status load_pieces(kvc_client *client, const kvc_load_args *args, str
             .first = args->first + at,
             .count = n,
             .blocks = args->blocks + at,
-            .verify = !args->no_verify,
+            .verify = !args->no_verify && compares,
+            .first_slice = args->first_slice,
+            .n_slices = n_slices,
+            .sums = args->sums != NULL ? args->sums + at : NULL,
             .stream = args->stream,
         };
 

@@ -26,6 +26,16 @@ static kvc_status refuse_entry(kvc_client *client, kvc_status status, uint32_t e
     return rpc_fail(&client->rpc, status, NULL, "entries[%u].%s: %s", entry, field, detail);
 }
 
+static kvc_status check_slices(kvc_client *client, const kvc_save_args *args,
+                               const struct part *part)
+{
+    if (args->first_slice < part->layout.n_slices &&
+        args->n_slices <= part->layout.n_slices - args->first_slice)
+        return KVC_OK;
+    return rpc_fail(&client->rpc, KVC_E_INVALID, "slices", "%u from %u on, the part has %u",
+                    args->n_slices, args->first_slice, part->layout.n_slices);
+}
+
 static kvc_status check_entry(kvc_client *client, const kvc_save_entry *entry, uint32_t i,
                               struct part **part)
 {
@@ -62,6 +72,8 @@ static kvc_status check_args(kvc_client *client, struct saving *saving, uint32_t
                         KVC_ENTRIES_MAX);
     for (uint32_t i = 0; i < args->n_entries && status == KVC_OK; i++) {
         status = check_entry(client, &args->entries[i], i, &saving->parts[i]);
+        if (status == KVC_OK)
+            status = check_slices(client, args, saving->parts[i]);
         total += args->entries[i].n_keys;
     }
     for (uint32_t i = 0; i < args->n_entries && status == KVC_OK; i++) {
@@ -204,6 +216,11 @@ static kvc_status check_reply(kvc_client *client, const struct saving *saving)
     return wrong != NULL ? client_distrust(client, "SaveReply.chunks", wrong) : KVC_OK;
 }
 
+static uint32_t count_slices(const kvc_save_args *args, const struct part *part)
+{
+    return args->n_slices != 0 ? args->n_slices : part->layout.n_slices - args->first_slice;
+}
+
 /* Moves to the next assigned key; the caller knows that there is one. */
 static void seek(const struct saving *saving, struct cursor *cursor)
 {
@@ -288,15 +305,19 @@ static kvc_status copy_chunk(kvc_client *client, const struct saving *saving, ui
     return status;
 }
 
-/* Gives up from `chunk` on: no word of those will ever be written. */
-static void abort_rest(kvc_client *client, const struct codec_save_reply *reply, uint32_t chunk)
+/*
+ * Gives up from `chunk` on: no word of those will ever be written. Chunks are counted through all
+ * calls of a save.
+ */
+static void abort_rest(kvc_client *client, const struct saving *saving, uint32_t chunk)
 {
+    const struct codec_save_reply *reply = &saving->reply;
     uint32_t never[KVC_KEYS_MAX];
     struct codec_abort abort = {.save = reply->save, .never = never};
     size_t len = 0;
 
     for (uint32_t i = chunk; i < reply->n_chunks && abort.n_never < KVC_KEYS_MAX; i++)
-        never[abort.n_never++] = i;
+        never[abort.n_never++] = saving->calls * reply->n_chunks + i;
     if (codec_put_abort(&abort, client->rpc.body, &len) == KVC_OK)
         (void)rpc_tell(&client->rpc, WIRE_ABORT, client->rpc.body, len);
 }
@@ -312,9 +333,21 @@ static kvc_status copy_all(kvc_client *client, const struct saving *saving)
         status = copy_chunk(client, saving, chunk, &cursor, &first_never);
         if (status == KVC_OK)
             continue;
-        abort_rest(client, &saving->reply, first_never);
+        abort_rest(client, saving, first_never);
         return rpc_fail(&client->rpc, status, NULL, "the copy of chunk %u failed", chunk);
     }
+    return KVC_OK;
+}
+
+/* The save may have ended by now; what its chunks are counted by then matters no more. */
+static kvc_status count_call(kvc_client *client, const struct saving *saving)
+{
+    uint32_t *calls = saves_calls(&client->saves, saving->args->more_of);
+
+    if (saving->args->more_of != 0 && saving->reply.save != saving->args->more_of)
+        return client_distrust(client, "SaveReply.save", "not the one that was named");
+    if (calls != NULL)
+        ++*calls;
     return KVC_OK;
 }
 
@@ -322,7 +355,9 @@ static kvc_status ask_and_check(kvc_client *client, struct saving *saving, uint6
 {
     kvc_status status = ask(client, saving, save);
 
-    return status == KVC_OK ? check_reply(client, saving) : status;
+    if (status == KVC_OK)
+        status = check_reply(client, saving);
+    return status == KVC_OK ? count_call(client, saving) : status;
 }
 
 static kvc_status save_keys(kvc_client *client, struct saving *saving, uint64_t *save)
@@ -347,6 +382,26 @@ static void tell_states(const struct saving *saving)
                    saving->reply.entries[i].n_states);
 }
 
+/* A save by slices must be known: its first call to the caller, the others here. */
+static kvc_status begin_slices(kvc_client *client, struct saving *saving, const uint64_t *save)
+{
+    const kvc_save_args *args = saving->args;
+    const uint32_t *calls;
+
+    if (args->more_of == 0) {
+        if (save == NULL && args->n_entries > 0 &&
+            count_slices(args, saving->parts[0]) != saving->parts[0]->layout.n_slices)
+            return rpc_fail(&client->rpc, KVC_E_INVALID, "save",
+                            "NULL, and more slices are to come");
+        return KVC_OK;
+    }
+    calls = saves_calls(&client->saves, args->more_of);
+    if (calls == NULL)
+        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "more_of", "that save has ended");
+    saving->calls = *calls;
+    return KVC_OK;
+}
+
 static kvc_status save_present(kvc_client *client, const kvc_save_args *args, uint64_t *save)
 {
     struct saving saving = {.args = args};
@@ -363,6 +418,9 @@ static kvc_status save_present(kvc_client *client, const kvc_save_args *args, ui
         return rpc_fail(&client->rpc, KVC_E_INVALID, "save", "NULL, and the daemon copies");
     if (saving.by_daemon)
         *save = 0;
+    status = begin_slices(client, &saving, save);
+    if (status != KVC_OK)
+        return status;
     if (n_keys > 0)
         status = saving.by_daemon ? ask_and_check(client, &saving, save)
                                   : save_keys(client, &saving, save);
@@ -374,7 +432,7 @@ static kvc_status save_present(kvc_client *client, const kvc_save_args *args, ui
     if (save == NULL)
         return KVC_OK;
     *save = saving.by_daemon || saving.reply.n_chunks > 0 ? saving.reply.save : 0;
-    if (*save != 0)
+    if (*save != 0 && args->more_of == 0)
         saves_add(&client->saves, *save);
     return KVC_OK;
 }
