@@ -280,7 +280,7 @@ START_TEST(S5_duplicate_keys_and_slices_are_refused)
         store_save_open(kit.store, worker->owner, &request, &open, &short_of, &kit.why),
         KVC_E_UNSUPPORTED);
     ck_assert_str_eq(kit.why.field, "entries[0].slices");
-    request.by_daemon = false;
+    request.by_daemon = kit_daemon_copies();
     entry.n_slices = 3;
     ck_assert_int_eq(
         store_save_open(kit.store, worker->owner, &request, &open, &short_of, &kit.why),
