@@ -278,6 +278,19 @@ static void end_moves(struct model *m)
     }
 }
 
+/* Those that outlived their workers. */
+static void end_daemon_copies(struct model *m)
+{
+    for (uint32_t i = 0; i < MODEL_SAVES; i++)
+        for (uint32_t c = 0; m->saves[i].used && c < m->saves[i].n_chunks; c++)
+            if (m->saves[i].chunks[c].live)
+                model_chunk_finish(m, &m->saves[i], &m->saves[i].chunks[c], true);
+    for (uint32_t i = 0; i < MODEL_LOADS; i++)
+        if (m->loads[i].live)
+            model_load_finish(m, &m->loads[i]);
+    model_end(m);
+}
+
 /* Every worker finishes what it does and goes; then nothing may be left but clean blocks. */
 static void end_everything(struct model *m)
 {
@@ -296,6 +309,7 @@ static void end_everything(struct model *m)
             model_owner_gone(m, &m->owners[i]);
         model_end(m);
     }
+    end_daemon_copies(m);
     model_begin(m, "the last tick");
     clock_advance(CLOCK_S_US);
     store_tick(m->store);

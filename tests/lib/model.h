@@ -98,7 +98,8 @@ struct model_save {
     bool used, sealed;
     uint32_t owner, request;
     uint64_t id;
-    struct save *handle; /* until it is sealed */
+    struct save *handle; /* until it is sealed; of one by the daemon until its last copy */
+    bool by_daemon;      /* the daemon copies, whatever becomes of the worker */
     bool checksums, notify;
     bool aborting, aborted; /* in this step, before it */
     bool reported;          /* save_done has come, or abort has answered */
@@ -131,7 +132,8 @@ struct model_lease {
 
 struct model_load {
     bool used;
-    bool live; /* the worker may still read */
+    struct load *by_daemon; /* who reads then is the daemon */
+    bool live;              /* the worker may still read */
     uint32_t owner, word, n;
     uint64_t number;
     struct model_place places[MODEL_CHAIN_KEYS];

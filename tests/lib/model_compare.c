@@ -280,11 +280,13 @@ void model_expect_free_word(struct model *m, uint32_t owner, uint32_t word)
     for (uint32_t i = 0; i < MODEL_SAVES; i++)
         for (uint32_t c = 0; m->saves[i].used && c < m->saves[i].n_chunks; c++)
             model_expect(m,
-                         m->saves[i].owner != owner || m->saves[i].chunks[c].word != word ||
-                             !m->saves[i].chunks[c].live,
+                         m->saves[i].owner != owner || m->saves[i].by_daemon ||
+                             m->saves[i].chunks[c].word != word || !m->saves[i].chunks[c].live,
                          "word %u of owner %u is somebody's", word, owner);
     for (uint32_t i = 0; i < MODEL_LOADS; i++)
-        model_expect(m, !m->loads[i].live || m->loads[i].owner != owner || m->loads[i].word != word,
+        model_expect(m,
+                     !m->loads[i].live || m->loads[i].owner != owner || m->loads[i].by_daemon ||
+                         m->loads[i].word != word,
                      "word %u of owner %u is somebody's", word, owner);
 }
 

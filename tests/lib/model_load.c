@@ -56,11 +56,8 @@ static void take_locations(struct model *m, struct model_load *load,
         record = table_slot(m->table, place->tier, place->slot);
         model_expect(m, record->state == SLOT_READY && record->generation == place->generation,
                      "key %u is loaded from a slot that is not ready", place->key);
-        model_expect(
-            m,
-            o->mapped[place->tier]
-                     [place->slot / table_header(m->table)->tiers[place->tier].slots_per_extent],
-            "key %u is loaded from where nothing is mapped", place->key);
+        model_expect(m, load->by_daemon || model_maps_slot(m, o, place->tier, place->slot),
+                     "key %u is loaded from where nothing is mapped", place->key);
         model_expect(m, model_is_exact(m, place), "key %u is loaded with wrong bytes", place->key);
         model_expect(m, locations[i].checked == m->summed[part][place->key],
                      "key %u has a checksum: %d", place->key, locations[i].checked);
@@ -80,7 +77,9 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
     bool theirs = l->owner == model_owner_index(m, o), broken = false, unmapped = false;
     bool behind = model_chance(m, 50), stale = model_chance(m, 30);
     struct refusal why = {{0}, {0}};
-    uint32_t word = UINT32_MAX;
+    struct load *by_daemon = NULL;
+    bool daemon = model_chance(m, 250);
+    uint32_t word = 0;
     uint64_t number = 0;
     kvc_status status;
 
@@ -94,7 +93,9 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
     }
     model_begin(m, "owner %u loads %u to %u of part %u of lease %llu of owner %u",
                 model_owner_index(m, o), first, first + req.count - 1, part, (ull)l->id, l->owner);
-    status = store_load(m->store, o->owner, &req, locations, &word, &number, &why);
+    unmapped &= !daemon;
+    status = daemon ? store_load_by_daemon(m->store, o->owner, &req, locations, &by_daemon, &why)
+                    : store_load(m->store, o->owner, &req, locations, &word, &number, &why);
     if (model_is_fault(m, status))
         return;
     if (!o->page || !theirs || !model_lease_lives(l) || behind || stale || l->n_keys == 0) {
@@ -111,12 +112,15 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
     }
     model_expect(m, status == KVC_OK, "load: %s: %s %s", kvc_status_text(status), why.field,
                  why.detail);
-    model_expect(m, word < KVC_PAGE_WORDS && number > m->last_number, "word %u number %llu", word,
-                 (ull)number);
-    m->last_number = number;
-    model_expect_free_word(m, model_owner_index(m, o), word);
+    if (!daemon) {
+        model_expect(m, word < KVC_PAGE_WORDS && number > m->last_number, "word %u number %llu",
+                     word, (ull)number);
+        m->last_number = number;
+        model_expect_free_word(m, model_owner_index(m, o), word);
+    }
     *ld = (struct model_load){.used = true,
                               .live = true,
+                              .by_daemon = by_daemon,
                               .owner = model_owner_index(m, o),
                               .word = word,
                               .number = number,
@@ -194,8 +198,7 @@ void model_flush(struct model *m)
     for (uint32_t i = 0; i < MODEL_LEASES; i++)
         for (uint32_t p = 0; m->leases[i].used && p < m->leases[i].n_parts; p++)
             m->leases[i].ended |= model_is_flushed(m, m->leases[i].parts[p]);
-    status = store_flush(m->store, &(struct store_scope){.part = m->parts[part].id}, &blocks,
-                         &why);
+    status = store_flush(m->store, &(struct store_scope){.part = m->parts[part].id}, &blocks, &why);
     model_expect(m, status == KVC_OK, "flush: %s", kvc_status_text(status));
     model_expect(m, blocks == dropped, "a flush drops %llu blocks, not %llu", (ull)blocks,
                  (ull)dropped);

@@ -170,6 +170,21 @@ void model_owner_gone(struct model *m, struct model_owner *o)
     store_owner_gone(m->store, o->owner);
 }
 
+/* Whether the daemon copies for it. */
+static bool is_served(const struct model *m, const struct model_owner *o)
+{
+    uint32_t index = model_owner_index(m, o);
+    bool served = false;
+
+    for (uint32_t i = 0; i < MODEL_SAVES; i++)
+        for (uint32_t c = 0; m->saves[i].used && c < m->saves[i].n_chunks; c++)
+            served |=
+                m->saves[i].owner == index && m->saves[i].by_daemon && m->saves[i].chunks[c].live;
+    for (uint32_t i = 0; i < MODEL_LOADS; i++)
+        served |= m->loads[i].live && m->loads[i].owner == index && m->loads[i].by_daemon;
+    return served;
+}
+
 void model_owner_drain(struct model *m, struct model_owner *by, struct model_owner *o)
 {
     uint32_t index = model_owner_index(m, o);
@@ -180,11 +195,13 @@ void model_owner_drain(struct model *m, struct model_owner *by, struct model_own
     /* It synchronises: what it had enqueued has run, and launches that failed never will. */
     for (uint32_t i = 0; i < MODEL_SAVES; i++)
         for (uint32_t c = 0; m->saves[i].used && c < m->saves[i].n_chunks; c++)
-            if (m->saves[i].owner == index && m->saves[i].chunks[c].live && model_chance(m, 500))
+            if (m->saves[i].owner == index && m->saves[i].chunks[c].live &&
+                !m->saves[i].by_daemon && model_chance(m, 500))
                 model_chunk_finish(m, &m->saves[i], &m->saves[i].chunks[c], true);
     model_waive(m, index);
     for (uint32_t i = 0; i < MODEL_SAVES; i++)
-        if (m->saves[i].used && m->saves[i].sealed && m->saves[i].owner == index)
+        if (m->saves[i].used && m->saves[i].sealed && m->saves[i].owner == index &&
+            !m->saves[i].by_daemon)
             m->saves[i].aborting = true;
     if (o != by)
         o->last_word = clock_now_us() - CLOCK_S_US;
@@ -193,8 +210,11 @@ void model_owner_drain(struct model *m, struct model_owner *by, struct model_own
     status = o == by ? store_drained(m->store, by->owner, 0, NULL, 0, &why)
                      : store_drained(m->store, by->owner, o->id, o->secret, KVC_SECRET_BYTES, &why);
     /* It may owe nothing, and be forgotten, already. */
-    model_expect(m, status == KVC_OK || (o != by && status == KVC_E_UNKNOWN), "drained: %s",
-                 kvc_status_text(status));
+    model_expect(m,
+                 o == by           ? status == KVC_OK
+                 : is_served(m, o) ? status == KVC_E_BUSY
+                                   : status == KVC_OK || status == KVC_E_UNKNOWN,
+                 "drained: %s", kvc_status_text(status));
 }
 
 /* Refusals that name another session. */

@@ -69,12 +69,14 @@ struct model_save *model_save_open(struct model *m, struct model_owner *o,
         return NULL;
     s->owner = model_owner_index(m, o);
     s->checksums = req.checksums = model_chance(m, 700);
+    s->by_daemon = req.by_daemon = model_chance(m, 250);
     s->notify = req.notify = model_chance(m, 400);
     s->request = req.request = ++m->next_request;
     fill_request(m, s, runs, n_runs, entries, keys);
-    model_begin(m, "owner %u saves %u keys of %u entries (part %u chain %u from %u)%s", s->owner,
+    model_begin(m, "owner %u saves %u keys of %u entries (part %u chain %u from %u)%s%s", s->owner,
                 s->n_keys, n_runs, n_runs ? runs[0].part : 0, n_runs ? runs[0].chain : 0,
-                n_runs ? runs[0].first : 0, s->notify ? ", notify" : "");
+                n_runs ? runs[0].first : 0, s->notify ? ", notify" : "",
+                s->by_daemon ? ", by daemon" : "");
     s->used = true;
     s->opened = m->step;
     status = store_save_open(m->store, o->owner, &req, &s->handle, &short_of, &why);
@@ -132,7 +134,8 @@ static void take_place(struct model *m, struct model_save *s, uint32_t k,
                      record->part == m->parts[place.part].id &&
                      memcmp(record->key, &place.key, sizeof(place.key)) == 0,
                  "key %u is assigned a slot that says something else", place.key);
-    model_expect(m, model_maps_slot(m, &m->owners[s->owner], place.tier, place.slot),
+    model_expect(m,
+                 s->by_daemon || model_maps_slot(m, &m->owners[s->owner], place.tier, place.slot),
                  "key %u is assigned a slot that is not mapped", place.key);
     s->assigned[s->n_assigned++] = place;
     /* From now on the worker may write there at any time, and does. */
@@ -157,9 +160,11 @@ static void take_chunks(struct model *m, struct model_save *s,
                     (k == 0),
                 "chunk %u of save %llu is cut at a wrong place", i, (ull)s->id);
         model_expect(m, c->word < KVC_PAGE_WORDS, "word %u", c->word);
-        model_expect_free_word(m, s->owner, c->word);
-        model_expect(m, c->number > m->last_number, "number %llu was used before", (ull)c->number);
-        m->last_number = c->number;
+        if (!s->by_daemon)
+            model_expect_free_word(m, s->owner, c->word);
+        model_expect(m, s->by_daemon ? c->number == 0 : c->number > m->last_number,
+                     "number %llu was used before", (ull)c->number);
+        m->last_number = s->by_daemon ? m->last_number : c->number;
         s->chunks[i] = (struct model_chunk){.live = true,
                                             .first = first,
                                             .blocks = c->blocks,
@@ -216,7 +221,7 @@ static uint32_t room_before(struct model *m, const struct model_save *s)
         if (extent->slot_bytes != part->layout.slot_bytes ||
             extent->tenant != m->tenants[part->tenant])
             continue;
-        if (!model_maps_slot(m, &m->owners[s->owner], TIER_GPU, first))
+        if (!s->by_daemon && !model_maps_slot(m, &m->owners[s->owner], TIER_GPU, first))
             return 0;
         for (uint32_t i = 0; i == 0 || (i + 1) * extent->slot_bytes <= t->extent_bytes; i++)
             room += m->seen[TIER_GPU][first + i].state == SLOT_FREE || is_clean(m, s, first + i);
@@ -268,7 +273,7 @@ void model_save_seal(struct model *m, struct model_save *s)
     take_chunks(m, s, &result);
     expect_admission(m, s);
     s->sealed = true;
-    s->handle = NULL;
+    s->handle = s->by_daemon ? s->handle : NULL;
     s->announced = s->notify && s->n_assigned > 0;
     s->deadline = clock_now_us() + KVC_SAVE_PROOF_MS * CLOCK_MS_US;
     if (s->n_assigned == 0)
@@ -291,7 +296,7 @@ static void abort_save(struct model *m, struct model_save *s)
         if (!s->chunks[c].live || (!all && !model_chance(m, 300)))
             continue;
         never[n_never++] = c;
-        s->chunks[c].live = false;
+        s->chunks[c].live = s->by_daemon; /* the worker knows nothing of those */
     }
     all &= n_never == s->n_chunks;
     model_begin(m, "owner %u aborts save %llu, %u chunks never enqueued", s->owner, (ull)s->id,

@@ -19,10 +19,36 @@ void model_write_word(struct model *m, struct model_owner *o, uint32_t word, uin
     o->last_word = clock_now_us();
 }
 
+/* A copy of the daemon that succeeded, or failed half way. */
+static void end_daemon_copy(struct model *m, struct model_save *s, struct model_chunk *c,
+                            bool exact)
+{
+    uint64_t cells[KVC_CHUNK_BLOCKS];
+
+    for (uint32_t i = 0; i < c->blocks; i++) {
+        const struct model_place *place = &s->assigned[c->first + i];
+
+        if (exact)
+            model_write(m, place);
+        else
+            model_spoil(m, place);
+        cells[i] = model_checksum(m, place);
+    }
+    c->live = false;
+    c->written = exact;
+    s->aborting |= !exact;
+    store_chunk_copied(m->store, s->handle, (uint32_t)(c - s->chunks), s->checksums ? cells : NULL,
+                       exact ? KVC_OK : KVC_E_DEVICE);
+}
+
 void model_chunk_finish(struct model *m, struct model_save *s, struct model_chunk *c, bool exact)
 {
     struct model_owner *o = &m->owners[s->owner];
 
+    if (s->by_daemon) {
+        end_daemon_copy(m, s, c, exact);
+        return;
+    }
     for (uint32_t i = 0; i < c->blocks; i++) {
         const struct model_place *place = &s->assigned[c->first + i];
 
@@ -42,6 +68,16 @@ void model_load_finish(struct model *m, struct model_load *l)
     for (uint32_t i = 0; i < l->n; i++)
         model_expect(m, model_is_exact(m, &l->places[i]), "key %u changed while it was loaded",
                      l->places[i].key);
+    if (l->by_daemon) {
+        bool copied = model_chance(m, 900);
+
+        for (uint32_t i = 0; i < l->n && copied; i++)
+            m->expected.bytes_loaded[l->places[i].tier] +=
+                m->parts[l->places[i].part].layout.block_bytes;
+        l->used = l->live = false;
+        store_load_copied(m->store, l->by_daemon, copied);
+        return;
+    }
     model_write_word(m, &m->owners[l->owner], l->word, l->number);
     l->live = false;
 }
@@ -50,12 +86,12 @@ void model_waive(struct model *m, uint32_t owner)
 {
     for (uint32_t i = 0; i < MODEL_SAVES; i++)
         for (uint32_t c = 0; m->saves[i].used && c < m->saves[i].n_chunks; c++)
-            if (m->saves[i].owner == owner)
+            if (m->saves[i].owner == owner && !m->saves[i].by_daemon)
                 m->saves[i].chunks[c].live = false;
     for (uint32_t i = 0; i < MODEL_LOADS; i++) {
         struct model_load *l = &m->loads[i];
 
-        if (!l->used || l->owner != owner)
+        if (!l->used || l->owner != owner || l->by_daemon)
             continue;
         /* Whether a word that was not looked at counted is not known any more. */
         for (uint32_t k = 0; k < l->n && !l->live; k++)
@@ -93,13 +129,13 @@ static void write_step(struct model *m)
 
     if (!c)
         return;
-    dead = m->owners[s->owner].life == LIFE_DEAD;
+    dead = m->owners[s->owner].life == LIFE_DEAD && !s->by_daemon;
     number = (uint32_t)(c - s->chunks);
     if (what < 30) {
         model_begin(m, "owner %u writes in chunk %u of save %llu", s->owner, number,
                     (unsigned long long)s->id);
         model_spoil(m, &s->assigned[c->first + model_below(m, c->blocks)]);
-    } else if (what < 38) {
+    } else if (what < 38 && !s->by_daemon) {
         model_begin(m, "owner %u writes a wrong number for chunk %u of save %llu", s->owner, number,
                     (unsigned long long)s->id);
         model_write_word(m, &m->owners[s->owner], c->word,
@@ -107,7 +143,7 @@ static void write_step(struct model *m)
     } else if (!dead || what < 60) {
         model_begin(m, "owner %u ends chunk %u of save %llu", s->owner, number,
                     (unsigned long long)s->id);
-        model_chunk_finish(m, s, c, !dead && !(s->aborted && what < 60));
+        model_chunk_finish(m, s, c, s->by_daemon ? what < 93 : !dead && !(s->aborted && what < 60));
     }
 }
 
