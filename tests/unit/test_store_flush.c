@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/fault.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
@@ -305,6 +306,24 @@ START_TEST(S42_pins_end_with_their_blocks)
 }
 END_TEST
 
+/* _i: the allocation that fails. */
+START_TEST(S28_pins_that_are_refused_pin_nothing)
+{
+    struct kit_owner *worker = open_with(8, 8, 8);
+    struct store_scope scope = of_keys(worker, 0, 4);
+    uint32_t count = 77;
+
+    fault_arm("mem.alloc", (uint32_t)_i, 1);
+    ck_assert_int_eq(store_pin(kit.store, &scope, 9, &count, &kit.why), KVC_E_NO_MEMORY);
+    ck_assert_uint_eq(fault_fired("mem.alloc"), 1);
+    ck_assert_uint_eq(count, 77);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 0);
+    kit_check(&kit);
+    ck_assert_uint_eq(pin(scope, 9), 4);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(S15_the_quarantine_is_told_with_age_and_owner)
 {
     struct kit_owner *worker = open_with(8, 0, 0), *other = kit_worker(&kit);
@@ -351,4 +370,5 @@ CHECK_MAIN_LOOPS("store/flush", CHECK_UNIT_S, {S42_keys_are_flushed_and_nothing_
                  {S42_nonsense_is_refused, 0, 0},
                  {S28_a_pinned_block_is_not_evicted_until_its_time_is_over, 0, 0},
                  {S28_pins_cannot_freeze_the_store, 0, 0}, {S42_pins_end_with_their_blocks, 0, 0},
+                 {S28_pins_that_are_refused_pin_nothing, 0, 3},
                  {S15_the_quarantine_is_told_with_age_and_owner, 0, 0})
