@@ -107,13 +107,17 @@ static void end_save_of(struct store *store, uint32_t block)
     }
 }
 
+/* Blocks that were found damaged and dropped are lost too, but not by a flush. */
 static bool has_lost(const struct store *store, const struct lease *lease)
 {
     for (uint32_t p = 0; p < lease->n_parts; p++)
-        for (uint32_t i = 0; i < lease->reach; i++)
-            if (lease->parts[p].blocks[i] != BLOCK_NONE &&
-                blocks_get(store->blocks, lease->parts[p].blocks[i])->state != BLOCK_READY)
+        for (uint32_t i = 0; i < lease->reach; i++) {
+            uint32_t id = lease->parts[p].blocks[i];
+            const struct block *block = id == BLOCK_NONE ? NULL : blocks_get(store->blocks, id);
+
+            if (block && block->state == BLOCK_DOOMED && block->save == BLOCK_FLUSHED)
                 return true;
+        }
     return false;
 }
 
@@ -145,6 +149,7 @@ static uint64_t flush_keys(struct store *store, const struct store_scope *scope)
             if (blocks_get(store->blocks, id)->state == BLOCK_READY) {
                 pin_drop(store, id);
                 leased = leased || blocks_get(store->blocks, id)->leases > 0;
+                blocks_get(store->blocks, id)->save = BLOCK_FLUSHED;
                 keep_doom(store, id);
                 doomed++;
             } else {

@@ -10,6 +10,8 @@
 
 /* block::save of a READY block that is to be promoted when nothing keeps it. */
 #define BLOCK_HOT 1u
+/* A doomed block's: a flush of its key took it from the leases that have it. */
+#define BLOCK_FLUSHED 2u
 
 /* The order that a block must be in, by its state. */
 enum order keep_order(const struct block *block, enum tier_kind tier);

@@ -324,6 +324,29 @@ START_TEST(S28_pins_that_are_refused_pin_nothing)
 }
 END_TEST
 
+START_TEST(S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them)
+{
+    struct kit_owner *worker = open_with(8, 8, 8), *other = kit_worker(&kit);
+    uint64_t lease, theirs;
+    uint8_t key[KVC_KEY_BYTES];
+
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 2, &lease), 2);
+    ck_assert_uint_eq(kit_lookup(&kit, other, 0, 6, &theirs), 6);
+    kit_load(&kit, worker, lease, 1, 1, 1, &load);
+    kit_key(1, key);
+    store_report(kit.store, worker->owner, kit.part, key, load.locations[0].tier,
+                 load.locations[0].generation);
+    ck_assert_uint_eq(flush(of_keys(worker, 5, 1)), 1);
+    /* The first lease lost a block before, and not by the flush. */
+    ck_assert_uint_eq(kit_stats(&kit).leases, 1);
+    kit_close_load(&kit, &load);
+    kit_load(&kit, worker, lease, 0, 0, 1, &load);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(S15_the_quarantine_is_told_with_age_and_owner)
 {
     struct kit_owner *worker = open_with(8, 0, 0), *other = kit_worker(&kit);
@@ -371,4 +394,5 @@ CHECK_MAIN_LOOPS("store/flush", CHECK_UNIT_S, {S42_keys_are_flushed_and_nothing_
                  {S28_a_pinned_block_is_not_evicted_until_its_time_is_over, 0, 0},
                  {S28_pins_cannot_freeze_the_store, 0, 0}, {S42_pins_end_with_their_blocks, 0, 0},
                  {S28_pins_that_are_refused_pin_nothing, 0, 3},
+                 {S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them, 0, 0},
                  {S15_the_quarantine_is_told_with_age_and_owner, 0, 0})
