@@ -169,7 +169,8 @@ struct model {
     struct model_part parts[MODEL_PARTS];
     uint32_t tenants[MODEL_TENANTS];
     uint32_t chains[MODEL_CHAINS][MODEL_CHAIN_KEYS];
-    bool summed[MODEL_PARTS][MODEL_CHAINS * MODEL_CHAIN_KEYS]; /* published with a checksum */
+    uint64_t pinned[MODEL_PARTS][MODEL_CHAINS * MODEL_CHAIN_KEYS]; /* until; 0: not */
+    bool summed[MODEL_PARTS][MODEL_CHAINS * MODEL_CHAIN_KEYS];     /* published with a checksum */
     uint32_t n_chain_keys;
     uint8_t *memory[TIER_COUNT];
     uint32_t n_slots[TIER_COUNT];
@@ -193,6 +194,7 @@ struct model {
     /* Why a block may go in this step although it is leased or loaded. */
     bool flushed;
     uint32_t flushed_tenant, flushed_namespace;
+    uint32_t flushed_part, n_flushed, flushed_keys[MODEL_CHAIN_KEYS];
     bool reported;
     uint32_t reported_part, reported_key;
 
@@ -292,7 +294,16 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l);
 void model_report(struct model *m, struct model_owner *o);
 void model_flush(struct model *m);
 void model_load_sweep(struct model *m);
+
+/* model_pin.c: pins, and flushes of keys. */
+void model_pin(struct model *m, struct model_owner *o);
+void model_unpin(struct model *m, struct model_owner *o);
+void model_flush_keys(struct model *m, struct model_owner *o);
+void model_pin_sweep(struct model *m);
+
+/* model_load.c */
 bool model_is_flushed(const struct model *m, uint32_t part); /* by the flush of this step */
+bool model_is_flushed_key(const struct model *m, uint32_t part, uint32_t key); /* likewise */
 void model_break_leases(struct model *m, uint32_t part, uint32_t key); /* the block is gone */
 
 #endif

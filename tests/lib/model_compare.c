@@ -43,15 +43,15 @@ static bool is_place(const struct model_place *p, enum tier_kind tier, uint32_t 
  */
 static void count_excused(struct model *m, enum tier_kind tier)
 {
-    m->maybe_evicted += m->flushed;
-    m->maybe_evicted_from[tier] += m->flushed;
+    m->maybe_evicted += m->flushed || m->n_flushed;
+    m->maybe_evicted_from[tier] += m->flushed || m->n_flushed;
 }
 
 static bool is_excused(const struct model *m, uint32_t part, uint32_t key)
 {
     if (m->reported && m->reported_part == part && m->reported_key == key)
         return true;
-    return m->flushed && model_is_flushed(m, part);
+    return (m->flushed && model_is_flushed(m, part)) || model_is_flushed_key(m, part, key);
 }
 
 /* ------------------------------------------------------------ what a slot may become */
@@ -140,6 +140,8 @@ static void was_dropped(struct model *m, enum tier_kind tier, uint32_t slot,
     }
     model_expect(m, !model_is_leased(m, before->part, before->key, false),
                  "leased key %u is dropped from tier %u", before->key, tier);
+    model_expect(m, m->pinned[before->part][before->key] <= clock_now_us(),
+                 "pinned key %u is dropped from tier %u", before->key, tier);
     for (uint32_t i = 0; i < MODEL_LOADS; i++)
         for (uint32_t k = 0; m->loads[i].live && k < m->loads[i].n; k++)
             model_expect(m, !is_place(&m->loads[i].places[k], tier, slot, before->generation),
@@ -409,6 +411,7 @@ void model_compare(struct model *m, bool all_bytes)
     model_save_sweep(m);
     model_lease_sweep(m);
     model_load_sweep(m);
+    model_pin_sweep(m);
     compare_claims(m);
     if (all_bytes)
         compare_bytes(m);
@@ -418,5 +421,6 @@ void model_compare(struct model *m, bool all_bytes)
     for (uint32_t i = 0; i < MODEL_MOVES; i++)
         m->moves[i].ended = false;
     m->flushed = m->reported = m->ticked = false;
+    m->n_flushed = 0;
     m->nudged = NULL;
 }

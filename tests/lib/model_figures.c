@@ -34,7 +34,11 @@ static void compare_tier(struct model *m, enum tier_kind t, const struct slots_c
 static void compare_levels(struct model *m, const struct store_stats *stats)
 {
     uint64_t in_state[SLOT_DOOMED + 1] = {0}, blocks = 0, owners = 0, leases = 0, ended = 0;
-    uint64_t loads = 0, closing = 0;
+    uint64_t loads = 0, closing = 0, pinned = 0;
+
+    for (uint32_t p = 0; p < m->n_parts; p++)
+        for (uint32_t k = 0; k < MODEL_CHAINS * MODEL_CHAIN_KEYS; k++)
+            pinned += m->pinned[p][k] != 0;
 
     for (enum tier_kind t = 0; t < TIER_COUNT; t++) {
         for (uint32_t i = 0; i < m->n_slots[t]; i++) {
@@ -63,6 +67,7 @@ static void compare_levels(struct model *m, const struct store_stats *stats)
     expect_figure(m, "blocks", stats->blocks, blocks, blocks);
     expect_figure(m, "owners", stats->owners, owners, owners);
     expect_figure(m, "leases", stats->leases, leases, leases + (m->ticked ? 0 : ended));
+    expect_figure(m, "pinned blocks", stats->pinned_blocks, pinned, pinned);
     expect_figure(m, "open loads", stats->open_loads, loads, loads + closing);
 }
 

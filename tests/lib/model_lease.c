@@ -348,8 +348,14 @@ void model_lease_steps(struct model *m)
         release(m, o, l);
     else if (what < 960 && (l = pick_lease(m, NULL)))
         adopt(m, o, l);
-    else if (what < 985)
+    else if (what < 975)
         model_report(m, o);
-    else if (what >= 994)
+    else if (what < 982)
+        model_pin(m, o);
+    else if (what < 987)
+        model_unpin(m, o);
+    else if (what < 993)
+        model_flush_keys(m, o);
+    else if (what >= 996)
         model_flush(m);
 }

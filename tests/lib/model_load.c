@@ -147,6 +147,7 @@ void model_report(struct model *m, struct model_owner *o)
         m->reported = true;
         m->reported_part = seen->part;
         m->reported_key = seen->key;
+        m->pinned[seen->part][seen->key] = 0;
         model_break_leases(m, seen->part, seen->key);
     }
     model_key(seen->key, key);
@@ -202,6 +203,9 @@ void model_flush(struct model *m)
     model_expect(m, status == KVC_OK, "flush: %s", kvc_status_text(status));
     model_expect(m, blocks == dropped, "a flush drops %llu blocks, not %llu", (ull)blocks,
                  (ull)dropped);
+    for (uint32_t i = 0; i < m->n_parts; i++)
+        if (model_is_flushed(m, i))
+            memset(m->pinned[i], 0, sizeof(m->pinned[i]));
     for (uint32_t i = 0; i < m->n_parts; i++)
         m->parts[i].epoch += model_is_flushed(m, i);
 }

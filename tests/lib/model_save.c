@@ -183,7 +183,7 @@ static bool is_clean(struct model *m, const struct model_save *s, uint32_t slot)
     const struct model_seen *seen = &m->seen[TIER_GPU][slot];
 
     if (seen->state != SLOT_READY || !model_is_ready(m, seen->part, seen->key, TIER_HOST) ||
-        model_is_leased(m, seen->part, seen->key, true))
+        model_is_leased(m, seen->part, seen->key, true) || m->pinned[seen->part][seen->key])
         return false;
     for (uint32_t i = 0; i < MODEL_LOADS; i++)
         for (uint32_t k = 0; m->loads[i].used && k < m->loads[i].n; k++)
