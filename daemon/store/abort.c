@@ -19,7 +19,7 @@ static struct save *find(struct owner *owner, uint64_t id, uint32_t request)
     struct save *save;
 
     list_for_each(save, &owner->saves, link)
-        if (save->phase != SAVE_OVER && is_named(save, id, request))
+        if (is_named(save, id, request))
             return save;
     return NULL;
 }
@@ -107,7 +107,8 @@ kvc_status store_abort(struct store *store, struct owner *owner, uint64_t id, ui
         status = abort_admission(store, save, pending, outcome);
         goto settle;
     }
-    promised = save->phase == SAVE_ABORTED && save->notify;
+    /* One that is over has its report still to come: that is the answer. */
+    promised = save->phase == SAVE_OVER || (save->phase == SAVE_ABORTED && save->notify);
     /* What is proved already is kept; and whatever ends the save, it is kept for an answer. */
     save->notify = true;
     proof_look(owner);

@@ -270,6 +270,36 @@ START_TEST(S9_calls_that_are_refused)
 }
 END_TEST
 
+/* What has ended is told once, also to who cancels it before that was told. */
+START_TEST(S16_an_abort_between_the_end_and_its_report)
+{
+    struct save_outcome outcome;
+    bool pending;
+    uint64_t id;
+
+    begin();
+    id = first_call();
+    ck_assert_int_eq(call(worker, id, 1, KEYS, 1, 0)->status, KVC_OK);
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t k = 0; k < 2; k++)
+            kit_word(&kit, worker, calls[i].chunks[k].word, calls[i].chunks[k].number);
+    ck_assert_int_eq(store_drained(kit.store, worker->owner, 0, NULL, 0, &kit.why), KVC_OK);
+    ck_assert_uint_eq(kit.n_done, 0);
+    ck_assert_int_eq(
+        store_abort(kit.store, worker->owner, id, 0, NULL, 0, false, &pending, &outcome, &kit.why),
+        KVC_OK);
+    ck_assert(pending);
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit.n_done, 1);
+    ck_assert_int_eq(kit.done[0].status, KVC_OK);
+    ck_assert_uint_eq(kit.done[0].published, KEYS);
+    ck_assert_int_eq(
+        store_abort(kit.store, worker->owner, id, 0, NULL, 0, false, &pending, &outcome, &kit.why),
+        KVC_E_UNKNOWN);
+    kit_close(&kit);
+}
+END_TEST
+
 /* _i: at which of its words the save fails; what is waited for is in quarantine, the rest free. */
 START_TEST(S14_all_calls_are_one_and_fail_together)
 {
@@ -473,4 +503,5 @@ CHECK_MAIN_LOOPS("store/slices", CHECK_UNIT_S, {S9_every_call_gets_the_same_slot
                  {S9_pending_for_everybody_else, 0, 0}, {S9_calls_that_are_refused, 0, 0},
                  {S14_all_calls_are_one_and_fail_together, 0, 6},
                  {S14_a_call_that_was_never_enqueued, 0, 1}, {S14_between_the_calls, 0, 1},
-                 {S9_no_words_for_another_call, 0, 0}, {S38_a_load_of_a_range, 0, 0})
+                 {S9_no_words_for_another_call, 0, 0},
+                 {S16_an_abort_between_the_end_and_its_report, 0, 0}, {S38_a_load_of_a_range, 0, 0})
