@@ -176,7 +176,7 @@ bool cuda_is_drained(struct cuda *cuda)
 
 kvc_status cuda_reserve(struct cuda *cuda, uint64_t bytes, uint8_t **base)
 {
-    uint64_t address = 0;
+    void *address = NULL;
     kvc_status status = cuda_enter(cuda);
 
     if (status != KVC_OK)
@@ -186,9 +186,9 @@ kvc_status cuda_reserve(struct cuda *cuda, uint64_t bytes, uint8_t **base)
     cuda_leave(cuda);
     if (status != KVC_OK)
         return status;
-    cuda->gpu_base = address;
+    cuda->gpu_base = (uintptr_t)address;
     cuda->gpu_bytes = bytes;
-    *base = (uint8_t *)(uintptr_t)address;
+    *base = address;
     return KVC_OK;
 }
 
@@ -224,7 +224,7 @@ kvc_status cuda_map(struct cuda *cuda, uint8_t *at, uint64_t bytes, int fd, bool
 
     if (status != KVC_OK)
         return status;
-    error = cuda->driver.vmm_import(&handle, (void *)(intptr_t)fd, CUDA_HANDLE_FD);
+    error = cuda->driver.vmm_import(&handle, fd, CUDA_HANDLE_FD);
     if (error == 0) {
         error = map_handle(cuda, at, bytes, handle, writable);
         (void)cuda->driver.vmm_release(handle); /* the mapping keeps the memory */

@@ -308,7 +308,7 @@ kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
 
     if (status == KVC_OK)
         status = check_args(client, args, &part);
-    if (status != KVC_OK)
+    if (status != KVC_OK || part == NULL)
         return status;
     if (args->valid != NULL)
         memset(args->valid, 0, args->count);

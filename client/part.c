@@ -266,7 +266,7 @@ static void refresh_same(kvc_client *client, const struct part *part)
 kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part *part)
 {
     struct part made = {0}, *place;
-    uint32_t extents;
+    uint32_t extents = 0;
     kvc_status status = client_enter(client);
 
     if (status != KVC_OK)
@@ -287,7 +287,7 @@ kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part 
         status = lend_announce(client, &made);
     else if (status == KVC_OK && role_copies(client->role))
         status = extents_pull(client, extents);
-    if (status != KVC_OK) {
+    if (status != KVC_OK || place == NULL) {
         part_free(client, &made, false);
         return status;
     }

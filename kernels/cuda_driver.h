@@ -96,8 +96,7 @@ struct cuda_access {
        unsigned long long flags))                                                                  \
     X(vmm_release, "cuMemRelease", 10020, (uint64_t handle))                                       \
     X(vmm_reserve, "cuMemAddressReserve", 10020,                                                   \
-      (uint64_t * address, size_t bytes, size_t alignment, uint64_t hint,                          \
-       unsigned long long flags))                                                                  \
+      (void **address, size_t bytes, size_t alignment, uint64_t hint, unsigned long long flags))   \
     X(vmm_unreserve, "cuMemAddressFree", 10020, (uint64_t address, size_t bytes))                  \
     X(vmm_map, "cuMemMap", 10020,                                                                  \
       (uint64_t address, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags))  \
@@ -107,7 +106,7 @@ struct cuda_access {
     X(vmm_export, "cuMemExportToShareableHandle", 10020,                                           \
       (void *shareable, uint64_t handle, int type, unsigned long long flags))                      \
     X(vmm_import, "cuMemImportFromShareableHandle", 10020,                                         \
-      (uint64_t * handle, void *shareable, int type))                                              \
+      (uint64_t * handle, intptr_t shareable, int type))                                           \
     X(pointer_attribute, "cuPointerGetAttribute", 4000,                                            \
       (void *value, int attribute, uint64_t pointer))                                              \
     X(stream_create, "cuStreamCreate", 2000, (void **stream, unsigned flags))                      \
@@ -138,6 +137,7 @@ struct cuda_access {
 
 struct cuda_driver {
     void *library;
+/* A member of that name with those arguments. NOLINTNEXTLINE(bugprone-macro-parentheses) */
 #define CUDA_MEMBER(name, symbol, version, arguments) int(*name) arguments;
     CUDA_CALLS(CUDA_MEMBER)
 #undef CUDA_MEMBER

@@ -38,7 +38,7 @@ static struct cuda_allocation allocation_on(const struct device_cuda *cuda)
 }
 
 static kvc_status reserve(struct device_cuda *cuda, uint64_t extent_bytes, uint64_t bytes,
-                          uint64_t *base)
+                          void **base)
 {
     const struct cuda_allocation allocation = allocation_on(cuda);
     size_t granularity = 0;
@@ -62,7 +62,7 @@ static kvc_status make_slab(struct device_cuda *cuda, uint64_t extent_bytes, uin
                             struct gpu_slab *gpu, struct device_slab *slab)
 {
     const uint64_t bytes = extent_bytes * n_extents;
-    uint64_t base = 0;
+    void *base = NULL;
     kvc_status status;
 
     status = device_cuda_check(
@@ -78,7 +78,7 @@ static kvc_status make_slab(struct device_cuda *cuda, uint64_t extent_bytes, uin
     }
     gpu->reserved = bytes;
     *slab = (struct device_slab){.ops = &device_cuda_gpu,
-                                 .base = (uint8_t *)(uintptr_t)base,
+                                 .base = base,
                                  .extent_bytes = extent_bytes,
                                  .n_extents = n_extents,
                                  .state = gpu};

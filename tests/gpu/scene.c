@@ -259,10 +259,12 @@ static uint64_t map_pieces(struct worker *w, int ordinal, uint64_t bytes)
     const struct cuda_allocation allocation = {
         .type = 1, .handle_types = CUDA_HANDLE_FD, .location = {1, ordinal}};
     const struct cuda_access access = {{1, ordinal}, CUDA_ACCESS_READWRITE};
-    uint64_t memory = 0, handle = 0;
+    uint64_t memory, handle = 0;
+    void *address = NULL;
 
     bytes = (bytes + piece - 1) / piece * piece;
-    CUDA(w, vmm_reserve(&memory, bytes, 0, 0, 0));
+    CUDA(w, vmm_reserve(&address, bytes, 0, 0, 0));
+    memory = (uintptr_t)address;
     for (uint64_t at = 0; at < bytes; at += piece) {
         CUDA(w, vmm_create(&handle, piece, &allocation, 0));
         CUDA(w, vmm_map(memory + at, piece, 0, handle, 0));

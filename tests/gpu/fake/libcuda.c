@@ -293,7 +293,7 @@ static int fake_vmm_release(uint64_t handle)
     return close((int)handle) == 0 ? 0 : INVALID;
 }
 
-static int fake_vmm_reserve(uint64_t *address, size_t bytes, size_t alignment, uint64_t hint,
+static int fake_vmm_reserve(void **address, size_t bytes, size_t alignment, uint64_t hint,
                             unsigned long long flags)
 {
     void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -303,8 +303,8 @@ static int fake_vmm_reserve(uint64_t *address, size_t bytes, size_t alignment, u
     (void)flags;
     if (at == MAP_FAILED)
         return CUDA_OUT_OF_MEMORY;
-    *address = (uintptr_t)at;
-    add_range(*address, bytes);
+    *address = at;
+    add_range((uintptr_t)at, bytes);
     return 0;
 }
 
@@ -351,9 +351,9 @@ static int fake_vmm_export(void *shareable, uint64_t handle, int type, unsigned 
     return type == CUDA_HANDLE_FD ? 0 : INVALID;
 }
 
-static int fake_vmm_import(uint64_t *handle, void *shareable, int type)
+static int fake_vmm_import(uint64_t *handle, intptr_t shareable, int type)
 {
-    int fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 3);
+    int fd = fcntl((int)shareable, F_DUPFD_CLOEXEC, 3);
 
     if (type != CUDA_HANDLE_FD || fd < 0)
         return INVALID;
