@@ -175,6 +175,9 @@ bool lend_equal(const struct lent *a, const struct lent *b); /* NULL: none */
 void lend_free(struct lent *lent);
 bool lend_any(const kvc_client *client);
 
+/* A save whose keys all have a block: save.c. */
+kvc_status save_present(kvc_client *client, const kvc_save_args *args, uint64_t *save);
+
 /* Saves: save_wait.c. */
 /* Stands for a save whose number is not known, since its answer was not awaited. */
 #define SAVE_UNNAMED(seq)   (1ull << 63 | (seq))

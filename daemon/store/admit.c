@@ -304,7 +304,7 @@ uint32_t store_save_more(struct store *store, struct save *save)
 }
 
 /* Gives back the slot of a key that the worker was never told of. */
-static void take_back(struct store *store, struct save *save, uint32_t i)
+void admit_take_back(struct store *store, struct save *save, uint32_t i)
 {
     struct save_slot *slot = &save->admission->slots[i];
     struct tier_class *cls = store_class(store, blocks_get(store->blocks, slot->block));
@@ -325,7 +325,7 @@ static bool is_needed(const struct admission *admission, uint32_t i)
 }
 
 /* Ends the wait for room and the hold on hits, last first: that is their use. */
-static void let_go(struct store *store, struct save *save)
+void admit_let_go(struct store *store, struct save *save)
 {
     struct admission *admission = save->admission;
 
@@ -352,7 +352,7 @@ static void let_go(struct store *store, struct save *save)
 }
 
 /* Time is over for full parts that wait; the others then take what there is. */
-static void admit_rest(struct store *store, struct save *save)
+void admit_rest(struct store *store, struct save *save)
 {
     bool waits = false;
 
@@ -375,10 +375,10 @@ void admit_undo(struct store *store, struct save *save)
     for (uint32_t i = 0; i < admission->n_keys; i++) {
         if (admission->states[i] != STORE_KEY_ASSIGNED)
             continue;
-        take_back(store, save, i);
+        admit_take_back(store, save, i);
         save->dropped++;
     }
-    let_go(store, save);
+    admit_let_go(store, save);
     for (uint32_t i = 0; i < admission->n_keys; i++)
         admission->states[i] = STORE_KEY_SKIPPED;
 }
@@ -411,112 +411,4 @@ bool admit_is_in(const struct save *save, uint32_t namespace_)
             return true;
     }
     return false;
-}
-
-/* Begins the next chunk; false: there is no word for it. */
-static bool begin_chunk(struct store *store, struct save *save, uint64_t now)
-{
-    struct chunk *chunk = &save->chunks[save->n_chunks];
-    struct word *word = NULL;
-
-    if (!save->by_daemon) {
-        word =
-            page_take(save->owner->page, WORD_CHUNK, chunk, table_next_number(store->table), now);
-        if (!word)
-            return false;
-        proof_watch(store, word);
-    }
-    *chunk = (struct chunk){
-        .save = save,
-        .main = chunk,
-        .word = word,
-        .first = save->n_slots,
-        .slices = save->by_slices ? save->n_slices : 1,
-        .missing = save->by_slices ? slices_of(store, save->admission->entries[0].part) : 1,
-        .owed = 1,
-    };
-    save->n_chunks++;
-    save->owed++;
-    return true;
-}
-
-/* Cuts what is assigned into chunks, as far as there are words; the rest is taken back. */
-static void cut(struct store *store, struct save *save)
-{
-    struct admission *admission = save->admission;
-    uint64_t now = clock_now_us();
-    struct pack_cut plan = {0};
-    bool out_of_words = false;
-
-    for (uint32_t e = 0; e < admission->n_entries; e++) {
-        const struct admission_entry *entry = &admission->entries[e];
-
-        for (uint32_t i = entry->first; i < entry->end; i++) {
-            if (admission->states[i] != STORE_KEY_ASSIGNED)
-                continue;
-            if (!out_of_words && pack_cut_next(&plan, entry->block_bytes))
-                out_of_words = !begin_chunk(store, save, now);
-            if (out_of_words) {
-                take_back(store, save, i);
-                continue;
-            }
-            save->slots[save->n_slots++] = admission->slots[i];
-            save->chunks[save->n_chunks - 1].blocks++;
-        }
-    }
-}
-
-static void fill_result(struct store *store, const struct save *save,
-                        struct store_save_result *result)
-{
-    const struct admission *admission = save->admission;
-
-    for (uint32_t e = 0; e < admission->n_entries; e++) {
-        const struct admission_entry *entry = &admission->entries[e];
-
-        for (uint32_t i = entry->first; i < entry->end; i++) {
-            const struct save_slot *slot = &admission->slots[i];
-
-            if (admission->states[i] == KEY_SHARED) {
-                uint32_t id = blocks_find(store->blocks, entry->part, admission_key(admission, i));
-
-                admission->states[i] = id == BLOCK_NONE ? STORE_KEY_SKIPPED : STORE_KEY_HIT;
-            }
-            result->states[i] = admission->states[i];
-            store->stats.skipped_blocks += result->states[i] == STORE_KEY_SKIPPED;
-            if (result->states[i] == STORE_KEY_ASSIGNED)
-                result->locations[i] = (struct store_location){
-                    .tier = slot->tier,
-                    .generation = slot->generation,
-                    .offset = slots_offset(store->slots[slot->tier], slot->slot),
-                };
-        }
-    }
-    for (uint32_t i = 0; i < save->n_chunks; i++)
-        result->chunks[i] = (struct store_chunk){
-            .blocks = save->chunks[i].blocks,
-            .word = save->by_daemon ? 0 : page_index(save->chunks[i].word),
-            .number = save->by_daemon ? 0 : save->chunks[i].word->number,
-        };
-    result->n_chunks = save->n_chunks;
-    result->save = save->n_chunks > 0 ? save->id : 0;
-}
-
-void store_save_seal(struct store *store, struct save *save, struct store_save_result *result)
-{
-    assert(save->phase == SAVE_ADMITTING);
-    admit_rest(store, save);
-    let_go(store, save);
-    cut(store, save);
-    fill_result(store, save, result);
-    if (!save->by_slices) {
-        mem_free(save->admission);
-        save->admission = NULL;
-    }
-    if (save->n_chunks == 0) {
-        save_free(save);
-    } else {
-        save_set_phase(save, SAVE_COPYING);
-        save_await_proof(store, save);
-    }
 }

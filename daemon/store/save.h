@@ -110,6 +110,13 @@ void save_outcome(const struct save *save, struct save_outcome *outcome);
 /* Drops an unpublished block from the index; its slot stays as it is. */
 void save_forget_block(struct store *store, struct save_slot *slot);
 
+/* admit.c, for seal.c. Time is over for full parts that wait; others take what there is. */
+void admit_rest(struct store *store, struct save *save);
+/* Ends the wait for room and the hold on hits. */
+void admit_let_go(struct store *store, struct save *save);
+/* Gives back the slot of a key that the worker was never told of. */
+void admit_take_back(struct store *store, struct save *save, uint32_t i);
+
 /* admit.c: takes back what a save that is being admitted holds; the save stays. */
 void admit_undo(struct store *store, struct save *save);
 bool admit_is_in(const struct save *save, uint32_t namespace_);
