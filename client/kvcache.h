@@ -58,7 +58,7 @@ typedef struct kvc_options {
                             CUDA and registering memory with it (50 ms a GiB) come on top */
     uint32_t lookup_ms;  /* bound on a reply to lookup, load, release, adopt, extend [100] */
     uint32_t save_ms;    /* bound on a reply to save [KVC_SAVE_REPLY_MS] */
-    uint32_t load_ms;    /* bound on a load that the daemon copies [1000] */
+    uint32_t load_ms;    /* bound on a load that the daemon copies, and again on its end [1000] */
 } kvc_options;
 
 /* Connects and says hello. *client is the caller's, until kvc_close. */
@@ -367,7 +367,8 @@ KVC_API kvc_status kvc_unpin(kvc_client *client, kvc_part part, const uint8_t *k
  * the part's memory, and keeps it so: saves and loads are refused with KVC_E_BUSY until kvc_resume.
  * For engines that give their KV memory up for a while, or do not know what still runs. Other
  * parts: waits until the copies that were enqueued on a GPU are over, and refuses nothing; on the
- * host nothing runs outside calls. KVC_E_DEADLINE: something does run; ask again.
+ * host nothing runs outside calls. KVC_E_DEADLINE: something does run; ask again; until
+ * it has ended kvc_resume is refused with KVC_E_BUSY.
  */
 KVC_API kvc_status kvc_suspend(kvc_client *client, kvc_part part, uint32_t ms);
 KVC_API kvc_status kvc_resume(kvc_client *client, kvc_part part);

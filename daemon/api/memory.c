@@ -16,18 +16,30 @@ static void set_state(struct memory *m, enum memory_state state)
     m->state = state;
 }
 
-static void answer(const struct memory *m, uint16_t type, uint32_t *seq)
+static void answer(const struct memory *m, uint16_t type, struct owed *request)
 {
-    if (*seq != 0 && m->session != NULL)
-        session_reply(m->session, type, *seq, codec_empty(m->api->codec));
-    *seq = 0;
+    if (request->owed && m->session != NULL)
+        session_reply(m->session, type, request->seq, codec_empty(m->api->codec));
+    request->owed = false;
+}
+
+/* Who asks again has stopped to wait for the answer to the first, which is a refusal now. */
+static void owe(const struct memory *m, struct owed *request, uint32_t seq)
+{
+    struct refusal why;
+
+    if (request->owed) {
+        refuse(&why, KVC_E_CANCELLED, "the same was asked again", "region");
+        session_refuse(m->session, request->seq, KVC_E_CANCELLED, &why);
+    }
+    *request = (struct owed){true, seq};
 }
 
 static void unmapped(void *arg)
 {
     struct memory *m = arg;
 
-    answer(m, WIRE_REGION_DROP, &m->drop_seq);
+    answer(m, WIRE_REGION_DROP, &m->drop);
     m->api->n_pieces -= m->n_pieces;
     if (m->session != NULL)
         m->session->n_pieces -= m->n_pieces;
@@ -42,7 +54,7 @@ static void settle(struct memory *m)
 
     if (m->uses > 0)
         return;
-    answer(m, WIRE_SUSPEND, &m->suspend_seq);
+    answer(m, WIRE_SUSPEND, &m->suspend);
     if (m->state == MEMORY_SUSPENDING)
         set_state(m, MEMORY_SUSPENDED);
     if (m->state != MEMORY_DROPPED || region == NULL)
@@ -58,14 +70,22 @@ static void drop(struct memory *m)
     settle(m);
 }
 
-static struct memory *find(const struct session *s, uint64_t id)
+/* Also one that was dropped and is not unmapped yet. */
+static struct memory *find_any(const struct session *s, uint64_t id)
 {
     struct memory *m;
 
     list_for_each(m, &s->memories, link)
-        if (m->id == id && m->state != MEMORY_DROPPED)
+        if (m->id == id)
             return m;
     return NULL;
+}
+
+static struct memory *find(const struct session *s, uint64_t id)
+{
+    struct memory *m = find_any(s, id);
+
+    return m != NULL && m->state != MEMORY_DROPPED ? m : NULL;
 }
 
 kvc_status memory_use(struct session *s, uint64_t id, uint32_t part, struct memory **memory,
@@ -233,7 +253,7 @@ kvc_status memory_part(struct session *s, const struct request *request, struct 
 {
     const struct msg_region_part *p = &request->region_part;
     struct region_refusal wrong;
-    struct memory *m;
+    struct memory *m = NULL;
     kvc_status status = find_building(s, p->region, &m, why);
 
     if (status != KVC_OK)
@@ -278,7 +298,7 @@ static void drop_older(const struct session *s, const struct memory *made)
 kvc_status memory_end(struct session *s, const struct request *request, struct refusal *why)
 {
     struct region_refusal wrong;
-    struct memory *m, *stands;
+    struct memory *m = NULL, *stands;
     kvc_status status = find_building(s, request->region.region, &m, why);
 
     if (status != KVC_OK)
@@ -302,21 +322,13 @@ kvc_status memory_end(struct session *s, const struct request *request, struct r
 
 kvc_status memory_drop(struct session *s, const struct request *request, struct refusal *why)
 {
-    struct memory *m = find(s, request->region.region);
+    struct memory *m = find_any(s, request->region.region);
 
     if (m == NULL)
         return refuse(why, KVC_E_UNKNOWN, "no such region", "region");
-    m->drop_seq = request->seq;
+    owe(m, &m->drop, request->seq);
     drop(m);
     return KVC_OK;
-}
-
-static void refuse_superseded(const struct memory *m)
-{
-    struct refusal why;
-
-    refuse(&why, KVC_E_CANCELLED, "another SUSPEND has come", "region");
-    session_refuse(m->session, m->suspend_seq, KVC_E_CANCELLED, &why);
 }
 
 kvc_status memory_suspend(struct session *s, const struct request *request, struct refusal *why)
@@ -325,12 +337,9 @@ kvc_status memory_suspend(struct session *s, const struct request *request, stru
 
     if (m == NULL || m->state == MEMORY_BUILDING)
         return refuse(why, KVC_E_UNKNOWN, "no such region", "region");
-    /* Who asks again has stopped to wait for the answer to the first. */
-    if (m->suspend_seq != 0)
-        refuse_superseded(m);
     if (m->state == MEMORY_READY)
         set_state(m, MEMORY_SUSPENDING);
-    m->suspend_seq = request->seq;
+    owe(m, &m->suspend, request->seq);
     settle(m);
     return KVC_OK;
 }

@@ -26,7 +26,10 @@ struct memory {
     enum memory_state state;
     struct region *region;          /* NULL: it is being unmapped */
     uint32_t uses;                  /* transfers */
-    uint32_t suspend_seq, drop_seq; /* requests to be answered; 0: none */
+    struct owed { /* requests to be answered */
+        bool owed;
+        uint32_t seq;
+    } suspend, drop;
 };
 
 /* Takes a region of a session into use. The refused field is what is passed. */

@@ -64,6 +64,7 @@ struct session {
     struct list memories;       /* its own memory, for copies by the daemon */
     struct list transfers;      /* saves and loads that the daemon copies */
     struct copier_queue copies; /* their chunks */
+    uint32_t n_loads;           /* of the transfers */
     uint32_t n_pieces;
 };
 

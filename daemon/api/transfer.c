@@ -42,7 +42,9 @@ struct transfer {
     uint64_t save_id;
 
     struct load *load;
-    uint32_t part, seq, abort_seq; /* 0: none */
+    uint32_t part, seq;
+    bool aborted; /* by abort_seq, which is answered too */
+    uint32_t abort_seq;
     struct loaded *loaded;
     uint8_t *valid;
     kvc_status status; /* the first failure */
@@ -138,7 +140,7 @@ static void reply_load(struct transfer *t)
     struct msg_outcome outcome = {.status = t->status};
 
     session_reply(t->session, WIRE_LOAD, t->seq, codec_load(api->codec, &reply));
-    if (t->abort_seq != 0)
+    if (t->aborted)
         session_reply(t->session, WIRE_ABORT, t->abort_seq, codec_abort(api->codec, &outcome));
 }
 
@@ -147,6 +149,7 @@ static void settle(struct transfer *t)
     if (t->n_left > 0)
         return;
     if (t->way == COPIER_SCATTER) {
+        t->session->n_loads--;
         reply_load(t);
         store_load_copied(t->session->api->store, t->load, t->status == KVC_OK);
     }
@@ -322,9 +325,11 @@ void transfer_cancel_save(struct session *s, uint64_t save)
 
 /* Loads. */
 
-static kvc_status check_load(const struct msg_load *load, const struct table_layout *layout,
-                             struct refusal *why)
+static kvc_status check_load(const struct session *s, const struct msg_load *load,
+                             const struct table_layout *layout, struct refusal *why)
 {
+    if (s->n_loads >= KVC_SESSION_LOADS_MAX)
+        return refuse(why, KVC_E_BUSY, "too many loads have not ended", "%s", "");
     if (layout == NULL)
         return refuse(why, KVC_E_UNKNOWN, "not registered by this session", "part");
     if (load->count > KVC_KEYS_MAX)
@@ -389,7 +394,7 @@ kvc_status transfer_load(struct session *s, const struct request *request, struc
         .n_slices = load->slices,
     };
     struct transfer *t;
-    kvc_status status = check_load(load, layout, why);
+    kvc_status status = check_load(s, load, layout, why);
 
     if (status != KVC_OK)
         return status;
@@ -413,6 +418,7 @@ kvc_status transfer_load(struct session *s, const struct request *request, struc
     t->n_blocks = load->count;
     describe_blocks(t, load, locations);
     cut_load(t, layout->block_bytes);
+    s->n_loads++;
     start_chunks(t);
     return KVC_OK;
 }
@@ -422,8 +428,9 @@ bool transfer_cancel_load(struct session *s, uint32_t load_seq, uint32_t abort_s
     struct transfer *t;
 
     list_for_each(t, &s->transfers, link) {
-        if (t->way != COPIER_SCATTER || t->seq != load_seq || t->abort_seq != 0)
+        if (t->way != COPIER_SCATTER || t->seq != load_seq || t->aborted)
             continue;
+        t->aborted = true;
         t->abort_seq = abort_seq;
         if (t->status == KVC_OK)
             t->status = KVC_E_CANCELLED;

@@ -549,6 +549,7 @@ START_TEST(unregistered_part_is_unmapped)
     wait_for(copies_are_held(), 5000);
     w.client->connect_ms = 20;
     ck_assert_int_eq(kvc_unregister(w.client, w.part), KVC_E_DEADLINE);
+    ck_assert_int_eq(kvc_unregister(w.client, w.part), KVC_E_DEADLINE);
     let_copies_go();
     w.client->connect_ms = 5000;
     ck_assert_int_eq(kvc_unregister(w.client, w.part), KVC_OK);

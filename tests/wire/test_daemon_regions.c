@@ -198,7 +198,7 @@ static uint64_t make_region(int fd)
 static void gone(uint64_t region)
 {
     talk_expect_error(sock, send_region(WIRE_REGION_END, region), KVC_E_UNKNOWN, "region");
-    talk_expect_error(sock, send_region(WIRE_REGION_DROP, region), KVC_E_UNKNOWN, "region");
+    talk_expect_error(sock, send_region(WIRE_SUSPEND, region), KVC_E_UNKNOWN, "region");
 }
 
 static void save_one(uint64_t region, uint8_t key, uint32_t block, Kvcache__Save *m,
