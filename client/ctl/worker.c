@@ -296,58 +296,74 @@ static bool tries_on(const struct worker *worker, int tried)
     return tried < START_TRIES && !atomic_load(&worker->options->tally->stop);
 }
 
-int worker_run(const struct worker_options *options)
+/* Connects and registers; a daemon that goes away meanwhile is waited for. */
+static int begin(struct worker *worker)
 {
-    struct worker worker = {.options = options, .counts = &options->tally->workers[options->index]};
-    signal(SIGINT, SIG_IGN); /* the parent decides when to stop */
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGPIPE, SIG_IGN);
-    if (!allocate(&worker))
-        return fail(&worker, "memory", KVC_E_NO_MEMORY);
-    kvc_options connect = {.socket = options->socket,
+    kvc_options connect = {.socket = worker->options->socket,
                            .name = "replay",
                            .role = KVC_ROLE_WORKER,
                            .connect_ms = 10000,
                            .lookup_ms = SAVE_MS,
                            .save_ms = SAVE_MS,
                            .load_ms = SAVE_MS};
-    kvc_status status = kvc_connect(&connect, &worker.client);
-    for (int i = 0; tries_on(&worker, i) && is_session_loss(status); i++) {
+    kvc_status status = kvc_connect(&connect, &worker->client);
+    for (int i = 0; tries_on(worker, i) && is_session_loss(status); i++) {
         usleep(1000);
-        status = kvc_connect(&connect, &worker.client);
+        status = kvc_connect(&connect, &worker->client);
     }
     if (status != KVC_OK)
-        return fail(&worker, "connect", status);
-    status = register_part(&worker);
-    for (int i = 0; tries_on(&worker, i) && is_session_loss(status); i++) {
-        reconnect(&worker);
-        status = register_part(&worker);
+        return fail(worker, "connect", status);
+    status = register_part(worker);
+    for (int i = 0; tries_on(worker, i) && is_session_loss(status); i++) {
+        reconnect(worker);
+        status = register_part(worker);
     }
-    if (status != KVC_OK)
-        return fail(&worker, "register", status);
-    uint64_t step = options->tally->n_workers;
-    uint64_t at = atomic_load(&worker.counts->next);
+    return status == KVC_OK ? 0 : fail(worker, "register", status);
+}
+
+static void replay_share(struct worker *worker)
+{
+    const struct worker_options *options = worker->options;
+    uint64_t at = atomic_load(&worker->counts->next);
     while (at < options->trace->n_requests && !atomic_load(&options->tally->stop)) {
-        status = replay_request(&worker, at);
+        kvc_status status = replay_request(worker, at);
         if (status != KVC_OK)
-            atomic_fetch_add(&worker.counts->errors, 1);
+            atomic_fetch_add(&worker->counts->errors, 1);
         if (is_session_loss(status))
-            reconnect(&worker);
+            reconnect(worker);
         else if (status == KVC_E_STALE) /* the namespace was flushed, and is used anew */
-            (void)register_part(&worker);
-        at += step;
-        atomic_store(&worker.counts->next, at);
+            (void)register_part(worker);
+        at += options->tally->n_workers;
+        atomic_store(&worker->counts->next, at);
     }
-    kvc_close(worker.client);
-    munmap(worker.cache, worker.n_blocks * worker.block_bytes);
-    if (worker.memfd >= 0)
-        close(worker.memfd);
-    free(worker.saves[0].ids);
-    free(worker.saves[1].ids);
-    free(worker.keys);
-    free(worker.blocks);
-    free(worker.states);
-    free(worker.valid);
-    return 0;
+}
+
+static void release(struct worker *worker)
+{
+    kvc_close(worker->client);
+    if (worker->cache != MAP_FAILED)
+        munmap(worker->cache, worker->n_blocks * worker->block_bytes);
+    if (worker->memfd >= 0)
+        close(worker->memfd);
+    free(worker->saves[0].ids);
+    free(worker->saves[1].ids);
+    free(worker->keys);
+    free(worker->blocks);
+    free(worker->states);
+    free(worker->valid);
+}
+
+int worker_run(const struct worker_options *options)
+{
+    struct worker worker = {.options = options, .counts = &options->tally->workers[options->index]};
+    int rc;
+    signal(SIGINT, SIG_IGN); /* the parent decides when to stop */
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    rc = allocate(&worker) ? begin(&worker) : fail(&worker, "memory", KVC_E_NO_MEMORY);
+    if (rc == 0)
+        replay_share(&worker);
+    release(&worker);
+    return rc;
 }
