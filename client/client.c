@@ -9,6 +9,8 @@
 
 #include "proto/key.h"
 
+#undef client_distrust /* defined for analysers of other files */
+
 #define DEFAULT_SOCKET     "/run/kvcached/kvcached.sock"
 #define DEFAULT_CONNECT_MS 1000u
 #define DEFAULT_LOOKUP_MS  100u

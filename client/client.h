@@ -155,6 +155,9 @@ kvc_status client_call(kvc_client *client, struct call *call, kvc_status packed,
 
 /* A reply or notice that cannot be: KVC_E_PROTOCOL, and the connection ends. */
 kvc_status client_distrust(kvc_client *client, const char *field, const char *detail);
+#ifdef __clang_analyzer__
+#define client_distrust(...) ((client_distrust)(__VA_ARGS__), KVC_E_PROTOCOL)
+#endif
 
 /* Parts: part.c. */
 struct part *part_of(kvc_client *client, kvc_part handle); /* NULL: no such part */

@@ -312,7 +312,6 @@ kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
         return status;
     if (args->valid != NULL)
         memset(args->valid, 0, args->count);
-    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): without a part check_args says so */
     return part->lent != NULL ? load_all_by_daemon(client, args, part)
                               : load_by_worker(client, args, part);
 }

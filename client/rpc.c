@@ -12,6 +12,9 @@
 
 #include "client/codec.h"
 
+#undef rpc_fail /* defined for analysers of other files */
+#undef rpc_break
+
 /* How long to pause where the kernel gives no event to wait for. */
 #define RETRY_US 1000u
 

@@ -26,11 +26,13 @@ static uint64_t count_keys(const kvc_save_args *args, bool *absent)
 static bool take_present(const kvc_save_args *args, uint64_t n, struct present *present)
 {
     uint8_t *keys = malloc(n * (KVC_KEY_BYTES + sizeof(uint32_t) + 1));
-    uint32_t *blocks = (uint32_t *)(void *)(keys + n * KVC_KEY_BYTES);
-    uint8_t *states = (uint8_t *)(blocks + n);
+    uint32_t *blocks;
+    uint8_t *states;
 
     if (keys == NULL)
         return false;
+    blocks = (uint32_t *)(void *)(keys + n * KVC_KEY_BYTES);
+    states = (uint8_t *)(blocks + n);
     present->keys = keys;
     for (uint32_t e = 0; e < args->n_entries; e++) {
         const kvc_save_entry *from = &args->entries[e];

@@ -59,10 +59,11 @@ static struct transfer *make(struct session *s, enum copier_way way, uint32_t n_
     const size_t loaded = way == COPIER_SCATTER ? n_blocks * sizeof(struct loaded) : 0;
     struct transfer *t =
         mem_zalloc(sizeof(*t) + chunks + blocks + cells + loaded + (loaded ? n_blocks : 0));
-    uint8_t *at = (uint8_t *)(t + 1);
+    uint8_t *at;
 
     if (t == NULL)
         return NULL;
+    at = (uint8_t *)(t + 1);
     t->session = s;
     t->way = way;
     t->chunks = (void *)at;

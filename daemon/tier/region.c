@@ -69,10 +69,11 @@ static struct region *allocate(uint32_t n_slices, uint32_t n_pieces)
     const size_t offsets = n_slices * sizeof(uint64_t), bytes = n_slices * sizeof(uint32_t);
     struct region *region =
         mem_zalloc(sizeof(*region) + places + slices + pieces + ranges + offsets + bytes);
-    uint8_t *at = (uint8_t *)(region + 1);
+    uint8_t *at;
 
     if (region == NULL)
         return NULL;
+    at = (uint8_t *)(region + 1);
     region->places = (void *)at;
     region->slices = (void *)(at += places);
     region->pieces = (void *)(at += slices);
