@@ -42,7 +42,8 @@ static bool inside;
 static void setup(struct fixture *f)
 {
     uv_loop_init(&f->loop);
-    ck_assert_int_eq(tier_create(TIER_GPU, &device_all_host, 32 * MIB, 2, &f->tiers[TIER_GPU]), KVC_OK);
+    ck_assert_int_eq(tier_create(TIER_GPU, &device_all_host, 32 * MIB, 2, &f->tiers[TIER_GPU]),
+                     KVC_OK);
     ck_assert_int_eq(tier_create(TIER_HOST, &device_all_host, 2 * MIB, 8, &f->tiers[TIER_HOST]),
                      KVC_OK);
     ck_assert_int_eq(copier_create(&f->loop, f->tiers, &f->copier), KVC_OK);
@@ -118,7 +119,8 @@ static void on_copied(struct copier_job *job, kvc_status status)
     task->status = status;
 }
 
-/* Blocks first .. of the worker, and slots from `slot` on of a tier. */
+/* Blocks first .. of the worker, and slots from `slot` on of a tier: as the store gives them out,
+ * no slot is in two jobs. */
 static void start(struct fixture *f, struct worker *w, struct task *task, enum copier_way way,
                   uint32_t first, uint32_t n, enum tier_kind tier, uint32_t slot)
 {
@@ -209,10 +211,10 @@ START_TEST(sessions_take_turns)
     for (int i = 0; i < 3; i++)
         open_worker(&w[i], small, 3, 64);
     for (uint32_t i = 0; i < JOBS; i++)
-        start(&f, &w[0], &greedy[i], COPIER_GATHER, 0, 64, TIER_HOST, 0);
+        start(&f, &w[0], &greedy[i], COPIER_GATHER, 0, 64, TIER_HOST, 64 * i);
     for (uint32_t i = 0; i < 3; i++) {
-        start(&f, &w[1], &modest[i], COPIER_GATHER, 0, 1, TIER_HOST, 0);
-        start(&f, &w[2], &third[i], COPIER_GATHER, 0, 1, TIER_HOST, 0);
+        start(&f, &w[1], &modest[i], COPIER_GATHER, 0, 1, TIER_HOST, 64 * JOBS + i);
+        start(&f, &w[2], &third[i], COPIER_GATHER, 0, 1, TIER_HOST, 64 * JOBS + 3 + i);
     }
     drain(&f);
     /* What had begun, then a turn of three each time, give or take what runs beside it. */
@@ -238,8 +240,8 @@ START_TEST(loads_go_before_saves_of_one_session)
     setup(&f);
     open_worker(&w, small, 3, 64);
     for (uint32_t i = 0; i < JOBS; i++)
-        start(&f, &w, &saves[i], COPIER_GATHER, 0, 64, TIER_HOST, 0);
-    start(&f, &w, &load, COPIER_SCATTER, 0, 1, TIER_HOST, 4);
+        start(&f, &w, &saves[i], COPIER_GATHER, 1, 63, TIER_HOST, 64 * i);
+    start(&f, &w, &load, COPIER_SCATTER, 0, 1, TIER_HOST, 64 * JOBS);
     drain(&f);
     ck_assert_uint_le(load.order, 2 * COPIER_LANES + 1);
     close_worker(&f, &w);
@@ -258,7 +260,7 @@ START_TEST(dropped_jobs_do_not_begin)
     open_worker(&w, small, 3, 64);
     fault_arm("copier.late", 0, UINT32_MAX);
     for (uint32_t i = 0; i < JOBS; i++)
-        start(&f, &w, &tasks[i], COPIER_GATHER, 0, 64, TIER_HOST, 0);
+        start(&f, &w, &tasks[i], COPIER_GATHER, 0, 64, TIER_HOST, 64 * i);
     for (uint32_t i = 0; i < JOBS; i++)
         dropped += copier_drop(f.copier, &tasks[i].job);
     ck_assert_uint_eq(dropped, JOBS - COPIER_LANES);
