@@ -7,6 +7,8 @@
 
 #include "proto/limits.h"
 
+#undef config_explain /* defined for analysers of other files */
+
 struct option {
     const char *name;
     enum value_kind kind;

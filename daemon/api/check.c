@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#undef refuse /* defined for analysers of other files */
+
 kvc_status refuse(struct refusal *why, kvc_status status, const char *detail, const char *field,
                   ...)
 {

@@ -15,6 +15,9 @@
 #include "daemon/store/room.h"
 #include "daemon/store/save.h"
 
+#undef store_refuse /* defined for analysers of other files */
+#undef store_refuse_at
+
 void store_set_state(struct store *store, struct table_slot *record, enum slot_state state)
 {
     store->in_state[record->state] -= record->state != SLOT_FREE;
