@@ -158,7 +158,7 @@ fuzzers: $(FUZZERS)
 
 lint: $(GEN_HEADERS) ## clang-tidy, cppcheck and gcc -fanalyzer over the product's sources
 	@scripts/setup --dev
-	@scripts/lint $(filter-out -MMD -MP -g,$(COMPILE_FLAGS)) -DKVC_DEBUG=1
+	@scripts/lint $(filter-out -MMD -MP -g,$(COMPILE_FLAGS)) -DKVC_DEBUG=1 -DKVC_LINT=1
 
 bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips beside a bare echo
 	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done

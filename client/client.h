@@ -155,7 +155,7 @@ kvc_status client_call(kvc_client *client, struct call *call, kvc_status packed,
 
 /* A reply or notice that cannot be: KVC_E_PROTOCOL, and the connection ends. */
 kvc_status client_distrust(kvc_client *client, const char *field, const char *detail);
-#ifdef __clang_analyzer__
+#ifdef KVC_LINT
 #define client_distrust(...) ((client_distrust)(__VA_ARGS__), KVC_E_PROTOCOL)
 #endif
 

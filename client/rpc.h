@@ -105,7 +105,7 @@ kvc_status rpc_break(struct rpc *rpc, kvc_status status, const char *field, cons
     __attribute__((format(printf, 4, 5)));
 
 /* An analyser of one file at a time does not see that they return what they are given. */
-#ifdef __clang_analyzer__
+#ifdef KVC_LINT
 #define rpc_fail(rpc, status, ...)  ((rpc_fail)(rpc, status, __VA_ARGS__), (status))
 #define rpc_break(rpc, status, ...) ((rpc_break)(rpc, status, __VA_ARGS__), (status))
 #endif

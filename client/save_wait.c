@@ -119,12 +119,14 @@ kvc_status kvc_cancel(kvc_client *client, uint64_t save, uint32_t ms, kvc_outcom
     struct codec_outcome got;
     struct wire_packet packet;
     kvc_status status = enter_known(client, save);
+    const struct save_entry *known;
 
     if (status != KVC_OK)
         return status;
     if (SAVE_IS_UNNAMED(save)) /* its cancellation is under way */
         return kvc_wait(client, save, ms, outcome);
-    if (!find(&client->saves, save)->ended) {
+    known = find(&client->saves, save);
+    if (known != NULL && !known->ended) {
         status = codec_put_abort(&abort, client->rpc.body, &call.len);
         status = client_call(client, &call, status, ms, &packet);
         if (status == KVC_OK && !codec_get_abort_reply(&client->scratch, &packet, &got))

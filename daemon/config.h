@@ -77,7 +77,7 @@ void config_help(FILE *out);
 /* In one line, with the nearest name if one is near. Returns false. */
 bool config_unknown(const char *what, const char *name, char *why);
 bool config_explain(char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
-#ifdef __clang_analyzer__ /* of one file at a time, which does not see that it is always false */
+#ifdef KVC_LINT /* of one file at a time, which does not see that it is always false */
 #define config_explain(...) ((config_explain)(__VA_ARGS__), false)
 #endif
 

@@ -218,7 +218,7 @@ enum wire_result wire_send(int sock, const struct wire_packet *packet)
         memset(&control, 0, sizeof(control));
         msg.msg_control = control.bytes;
         msg.msg_controllen = CMSG_SPACE(packet->n_fds * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        struct cmsghdr *c = &control.align; /* the first one */
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
         c->cmsg_len = CMSG_LEN(packet->n_fds * sizeof(int));

@@ -88,7 +88,7 @@ void session_refuse(struct session *session, uint32_t seq, kvc_status status,
 kvc_status refuse(struct refusal *why, kvc_status status, const char *detail, const char *field,
                   ...) __attribute__((format(printf, 4, 5)));
 /* An analyser of one file at a time does not see that it returns what it is given. */
-#ifdef __clang_analyzer__
+#ifdef KVC_LINT
 #define refuse(why, status, ...) ((refuse)(why, status, __VA_ARGS__), (status))
 #endif
 

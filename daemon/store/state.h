@@ -96,7 +96,7 @@ kvc_status store_refuse(struct refusal *why, kvc_status status, const char *fiel
 kvc_status store_refuse_at(struct refusal *why, kvc_status status, const char *list, uint32_t i,
                            const char *field, const char *detail);
 /* An analyser of one file at a time does not see that they return what they are given. */
-#ifdef __clang_analyzer__
+#ifdef KVC_LINT
 #define store_refuse(why, status, ...)    ((store_refuse)(why, status, __VA_ARGS__), (status))
 #define store_refuse_at(why, status, ...) ((store_refuse_at)(why, status, __VA_ARGS__), (status))
 #endif

@@ -123,6 +123,7 @@ static struct copier_job *next_job(struct copier *c)
     job = list_first(&queue->jobs[COPIER_SCATTER], struct copier_job, link);
     if (job == NULL)
         job = list_first(&queue->jobs[COPIER_GATHER], struct copier_job, link);
+    assert(job != NULL); /* or it would have no turn */
     list_remove(&job->link);
     if (list_empty(&queue->jobs[COPIER_SCATTER]) && list_empty(&queue->jobs[COPIER_GATHER]))
         list_remove(&queue->turn);
