@@ -139,8 +139,8 @@ void store_owner_gone(struct store *store, struct owner *owner);
 /*
  * Proof that everything enqueued has finished. session 0: the caller's own; its saves that are not
  * proved are aborted and its open loads closed. Another: an ended session of the same tenant, named
- * with its secret. KVC_E_UNKNOWN, KVC_E_DENIED, KVC_E_BUSY (that session is still connected, or the
- * daemon still copies for it).
+ * with its secret. KVC_E_UNKNOWN, KVC_E_DENIED, KVC_E_BUSY (that session is still connected; or the
+ * daemon still copies for it, and what its own words owed is settled all the same).
  */
 kvc_status store_drained(struct store *store, struct owner *owner, uint64_t session,
                          const uint8_t *secret, uint32_t secret_len, struct refusal *why);
