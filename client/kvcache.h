@@ -373,6 +373,19 @@ KVC_API kvc_status kvc_unpin(kvc_client *client, kvc_part part, const uint8_t *k
 KVC_API kvc_status kvc_suspend(kvc_client *client, kvc_part part, uint32_t ms);
 KVC_API kvc_status kvc_resume(kvc_client *client, kvc_part part);
 
+/* Statistics: any role. */
+
+/* name: "tiers.gpu.used_bytes", "hits.host", ...: a constant. Times, whose names end in _us, are in
+ * microseconds; boot_epoch names the daemon's start. */
+typedef struct kvc_figure {
+    const char *name;
+    uint64_t value;
+} kvc_figure;
+
+/* What the daemon counts: the first `max` of its figures into figures[]; *n: how many there are. A
+ * later library may know more. */
+KVC_API kvc_status kvc_figures(kvc_client *client, kvc_figure *figures, uint32_t max, uint32_t *n);
+
 #ifdef __cplusplus
 }
 #endif
