@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "proto/limits.h"
+#include "proto/spelling.h"
 
 #undef config_explain /* defined for analysers of other files */
 
@@ -131,38 +132,14 @@ static bool set(struct config *config, const struct option *o, const char *value
                                  : set_number(o, value, field, why);
 }
 
-/* Letters to insert, remove or change; for names, which are short. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[32], n = strlen(b);
-
-    if (n >= sizeof(row) / sizeof(row[0]))
-        return n;
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 1; *a != '\0'; a++, i++) {
-        size_t left_above = row[0];
-
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t above = row[j], best = left_above + (*a != b[j - 1]);
-
-            best = above + 1 < best ? above + 1 : best;
-            row[j] = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            left_above = above;
-        }
-    }
-    return row[n];
-}
-
 bool config_unknown(const char *what, const char *name, char *why)
 {
     const struct option *near = &options[0];
 
     for (size_t i = 1; i < OPTIONS; i++)
-        if (distance(name, options[i].name) < distance(name, near->name))
+        if (spelling_distance(name, options[i].name) < spelling_distance(name, near->name))
             near = &options[i];
-    if (distance(name, near->name) <= 3)
+    if (spelling_is_near(name, near->name))
         return config_explain(why, "unknown %s \"%.64s\"; did you mean \"%s\"?", what, name,
                               near->name);
     return config_explain(why, "unknown %s \"%.64s\"", what, name);
