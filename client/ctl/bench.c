@@ -3,7 +3,7 @@
  * socket with packets of the same sizes, alternating, client and server each on a processor of
  * its own.
  */
-#include <getopt.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/echo.h"
 #include "client/ctl/interrupt.h"
+#include "client/ctl/option.h"
 #include "client/ctl/private.h"
 
 #define SLOT_BYTES  KVC_SLOT_BYTES_MIN
@@ -232,52 +233,20 @@ static int run(struct bench *bench, uint8_t *cache)
     return result;
 }
 
-static bool option_number(const char *text, uint32_t min, uint32_t max, uint32_t *number)
-{
-    char *end;
-    unsigned long value = strtoul(text, &end, 10);
-    if (end == text || *end || text[0] == '-' || value < min || value > max)
-        return false;
-    *number = (uint32_t)value;
-    return true;
-}
+#define FIELD(name) offsetof(struct bench, name)
+static const struct option_row rows[] = {
+    {"blocks", OPTION_UINT32, FIELD(blocks), "N", "how many the daemon holds [100000]", 8192,
+     16u << 20, NULL},
+    {"rounds", OPTION_UINT32, FIELD(rounds), "N", "the result is the median of rounds [5]", 1, 1000,
+     NULL},
+    {"pairs", OPTION_UINT32, FIELD(pairs), "N", "round trips and echoes in a round [2000]", 1,
+     1u << 20, NULL},
+};
 
-static int parse(struct bench *bench, int argc, char **argv)
-{
-    static const struct option options[] = {
-        {"blocks", required_argument, NULL, 'b'}, {"rounds", required_argument, NULL, 'r'},
-        {"pairs", required_argument, NULL, 'p'},  {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
-    int option;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        bool ok = true;
-        switch (option) {
-        case 'b':
-            ok = option_number(optarg, 8192, 16u << 20, &bench->blocks);
-            break;
-        case 'r':
-            ok = option_number(optarg, 1, 1000, &bench->rounds);
-            break;
-        case 'p':
-            ok = option_number(optarg, 1, 1u << 20, &bench->pairs);
-            break;
-        case 'j':
-            bench->ctl->json = true;
-            break;
-        case 'h':
-            puts(
-                "usage: kvcachectl bench [--blocks N] [--rounds N] [--pairs N] [--json]\n"
-                "Round trips of a private daemon that holds N blocks [100000] beside a bare echo:\n"
-                "the median of rounds [5] of pairs [2000].");
-            return -1;
-        default:
-            return CTL_USAGE;
-        }
-        if (!ok)
-            return ctl_usage(bench->ctl, "bench: a number out of range", optarg);
-    }
-    return optind == argc ? CTL_OK : ctl_usage(bench->ctl, "bench takes no argument", argv[optind]);
-}
+static const struct option_table table = {
+    .help = "Measures round trips of a private daemon beside a bare echo.",
+    .alone = true,
+    OPTION_ROWS(rows)};
 
 static int run_beside(struct bench *bench, uint8_t *cache)
 {
@@ -305,9 +274,9 @@ static int run_beside(struct bench *bench, uint8_t *cache)
 int bench_command(struct ctl *ctl, int argc, char **argv)
 {
     struct bench bench = {.ctl = ctl, .blocks = 100000, .rounds = 5, .pairs = 2000, .random = 1};
-    int result = parse(&bench, argc, argv);
-    if (result != CTL_OK)
-        return result < 0 ? CTL_OK : result;
+    int n, result;
+    if (!option_parse(ctl, &table, argc, argv, &bench, &n, &result))
+        return result;
     uint8_t *cache = mmap(NULL, (size_t)KVC_KEYS_MAX * SLOT_BYTES, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     bench.keys = malloc((size_t)bench.blocks * KVC_KEY_BYTES);

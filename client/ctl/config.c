@@ -1,40 +1,32 @@
 /*
  * kvcachectl config: the daemon's settings, and changing one.
  */
-#include <getopt.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "client/admin.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/list.h"
+#include "client/ctl/option.h"
+
+static const struct option_table table = {
+    .arguments = "[set NAME VALUE]",
+    .max_arguments = 3,
+    .help = "Lists the settings: value, where it is from, and whether it changes now or with a\n"
+            "restart; or changes one until the next reload."};
 
 int config_command(struct ctl *ctl, int argc, char **argv)
 {
-    static const char help[] =
-        "config             lists the settings: value, where it is from, and\n"
-        "                   whether it changes now or with a restart\n"
-        "config set NAME VALUE   changes one until the next reload";
-    int result;
-    bool set = false;
-    const char *name = NULL, *value = NULL;
-    /* What follows `set` is taken out, so that options may stand anywhere. */
-    for (int i = 1; i + 2 < argc && !set; i++) {
-        if (strcmp(argv[i], "set") != 0)
-            continue;
-        set = true;
-        name = argv[i + 1];
-        value = argv[i + 2];
-        memmove(&argv[i], &argv[i + 3], (size_t)(argc - i - 2) * sizeof(*argv));
-        argc -= 3;
-    }
-    if (!ctl_parse(ctl, argc, argv, help, &result))
+    int n, result;
+
+    if (!option_parse(ctl, &table, argc, argv, NULL, &n, &result))
         return result;
+    if (n > 0 && (n != 3 || strcmp(argv[1], "set") != 0))
+        return ctl_usage(ctl, "config takes set NAME VALUE", argv[1]);
     kvc_client *client = ctl_connect(ctl);
     if (!client)
         return CTL_FAILED;
-    if (set) {
-        kvc_status status = admin_config(client, name, value);
+    if (n > 0) {
+        kvc_status status = admin_config(client, argv[2], argv[3]);
         result = status == KVC_OK ? CTL_OK : ctl_fail(ctl, client, "config", status);
     } else {
         result = list_print(ctl, client, "config");

@@ -18,15 +18,15 @@ struct ctl {
     bool json;
 };
 
-/* argv[0] is the command's name; getopt is reset. Returns the exit status. */
+/* argv[0] is the command's name. Returns the exit status. */
 typedef int ctl_command(struct ctl *ctl, int argc, char **argv);
 
 ctl_command status_command, ping_command, clients_command, replay_command, bench_command,
     config_command, flush_command, pin_command, unpin_command, namespaces_command;
 
 /*
- * Takes --json, --socket and --help for a command without options of its own (help is its usage
- * line). false: end with *exit_status.
+ * Takes --json, --socket and --help for a command without options of its own (help says what it
+ * does; option.h has the tables of the others). false: end with *exit_status.
  */
 bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *help, int *exit_status);
 

@@ -1,14 +1,14 @@
 /*
  * kvcachectl flush, pin, unpin, namespaces: blocks by name.
  */
-#include <errno.h>
-#include <getopt.h>
+#include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "client/admin.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/list.h"
+#include "client/ctl/option.h"
 #include "client/ctl/target.h"
 
 struct options {
@@ -17,99 +17,75 @@ struct options {
     uint32_t seconds; /* 0: the daemon's default */
 };
 
-static void usage(const char *command)
-{
-    static const char keys[] =
-        "NAMESPACE is a digest, the start of one, or a name (see kvcachectl namespaces).\n"
-        "KEY is 32 hex digits; --keys FILE reads them from a file (-: standard input).";
+#define FIELD(name) offsetof(struct options, name)
+#define NAMESPACE_ROW                                                                              \
+    {                                                                                              \
+        "namespace", OPTION_TEXT, FIELD(target.namespace_), "NAMESPACE",                           \
+            "a digest, the start of one, or a name (see kvcachectl namespaces)", 0, 0, NULL        \
+    }
+#define KEYS_ROW                                                                                   \
+    {                                                                                              \
+        "keys", OPTION_TEXT, FIELD(target.keys_file), "FILE",                                      \
+            "reads keys, each 32 hex digits, from a file (-: standard input)", 0, 0, NULL          \
+    }
 
-    if (*command == 'f')
-        printf("usage: kvcachectl flush --all | --namespace NAMESPACE [--keys FILE] [KEY...]\n"
-               "Drops everything, all of a namespace, or the blocks of some keys.\n%s\n",
-               keys);
-    else if (*command == 'p')
-        printf("usage: kvcachectl pin --namespace NAMESPACE [--seconds N] [--keys FILE] [KEY...]\n"
-               "Keeps blocks from being evicted for a time (%u s, at most %u).\n%s\n",
-               KVC_PIN_SECONDS_DEFAULT, KVC_PIN_SECONDS_MAX, keys);
-    else
-        printf("usage: kvcachectl unpin --namespace NAMESPACE [--keys FILE] [KEY...]\n"
-               "Ends pins, without keys all of the namespace.\n%s\n",
-               keys);
-}
+static const struct option_row flush_rows[] = {
+    {"all", OPTION_FLAG, FIELD(all), NULL, "everything", 0, 0, NULL},
+    NAMESPACE_ROW,
+    KEYS_ROW,
+};
 
-static bool read_seconds(const char *text, uint32_t *seconds)
-{
-    char *end;
-    unsigned long long value;
+static const struct option_row pin_rows[] = {
+    NAMESPACE_ROW,
+    KEYS_ROW,
+    {"seconds", OPTION_UINT32, FIELD(seconds), "N", "how long [3600]", 1, KVC_PIN_SECONDS_MAX, NULL},
+};
 
-    errno = 0;
-    value = strtoull(text, &end, 10);
-    if (errno || *end || end == text || *text == '-' || value == 0 || value > KVC_PIN_SECONDS_MAX)
-        return false;
-    *seconds = (uint32_t)value;
-    return true;
-}
+static const struct option_row unpin_rows[] = {NAMESPACE_ROW, KEYS_ROW};
+
+static const struct option_table flush_table = {
+    .arguments = "[KEY...]",
+    .max_arguments = INT_MAX,
+    .help = "Drops everything, all of a namespace, or the blocks of some keys.",
+    OPTION_ROWS(flush_rows)};
+
+static const struct option_table pin_table = {
+    .arguments = "[KEY...]",
+    .max_arguments = INT_MAX,
+    .help = "Keeps blocks of a namespace from being evicted for a time.",
+    OPTION_ROWS(pin_rows)};
+
+static const struct option_table unpin_table = {.arguments = "[KEY...]",
+                                                .max_arguments = INT_MAX,
+                                                .help =
+                                                    "Ends pins, without keys all of the namespace.",
+                                                OPTION_ROWS(unpin_rows)};
 
 /* false: end with *exit_status. */
-static bool parse(struct ctl *ctl, int argc, char **argv, struct options *options, int *exit_status)
+static bool parse(struct ctl *ctl, const struct option_table *table, int argc, char **argv,
+                  struct options *options, int *exit_status)
 {
-    static const struct option known[] = {{"socket", required_argument, NULL, 's'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {"all", no_argument, NULL, 'a'},
-                                          {"namespace", required_argument, NULL, 'n'},
-                                          {"keys", required_argument, NULL, 'k'},
-                                          {"seconds", required_argument, NULL, 't'},
-                                          {NULL, 0, NULL, 0}};
-    int option;
+    int n;
 
+    if (!option_parse(ctl, table, argc, argv, options, &n, exit_status))
+        return false;
     *exit_status = CTL_USAGE;
-    while ((option = getopt_long(argc, argv, "", known, NULL)) != -1) {
-        switch (option) {
-        case 's':
-            ctl->socket = optarg;
-            break;
-        case 'j':
-            ctl->json = true;
-            break;
-        case 'a':
-            options->all = true;
-            break;
-        case 'n':
-            options->target.namespace_ = optarg;
-            break;
-        case 'k':
-            options->target.keys_file = optarg;
-            break;
-        case 't':
-            if (!read_seconds(optarg, &options->seconds)) {
-                ctl_usage(ctl, "a pin lasts 1 to 604800 seconds", optarg);
-                return false;
-            }
-            break;
-        case 'h':
-            usage(argv[0]);
-            *exit_status = CTL_OK;
-            return false;
-        default:
-            return false;
-        }
-    }
-    if (options->all == (options->target.namespace_ != NULL) || (options->all && *argv[0] != 'f')) {
+    if (options->all == (options->target.namespace_ != NULL)) {
         fprintf(stderr, "%s: %s needs %s--namespace\n", ctl->program, argv[0],
-                *argv[0] == 'f' ? "--all or " : "");
+                table == &flush_table ? "--all or " : "");
         return false;
     }
-    *exit_status = target_read_keys(ctl, &options->target, argc - optind, argv + optind);
+    *exit_status = target_read_keys(ctl, &options->target, n, argv + 1);
     if (*exit_status == CTL_OK && options->all && options->target.keys)
-        *exit_status = ctl_usage(ctl, "--all takes no keys", argv[optind - 1]);
+        *exit_status = ctl_usage(ctl, "--all takes no keys", argv[1] ? argv[1] : "--keys");
     return *exit_status == CTL_OK;
 }
 
 /* Runs one of the three on a connection of its own; *n: blocks that were touched. */
 typedef kvc_status action(kvc_client *client, const struct options *options, uint64_t *n);
 
-static int run(struct ctl *ctl, int argc, char **argv, const char *done, action *act)
+static int run(struct ctl *ctl, const struct option_table *table, int argc, char **argv,
+               const char *done, action *act)
 {
     struct options options = {0};
     kvc_client *client = NULL;
@@ -117,7 +93,7 @@ static int run(struct ctl *ctl, int argc, char **argv, const char *done, action 
     int result;
     kvc_status status;
 
-    if (!parse(ctl, argc, argv, &options, &result))
+    if (!parse(ctl, table, argc, argv, &options, &result))
         goto free_target;
     result = CTL_FAILED;
     client = ctl_connect(ctl);
@@ -171,17 +147,17 @@ static kvc_status unpin(kvc_client *client, const struct options *options, uint6
 
 int flush_command(struct ctl *ctl, int argc, char **argv)
 {
-    return run(ctl, argc, argv, "flushed", flush);
+    return run(ctl, &flush_table, argc, argv, "flushed", flush);
 }
 
 int pin_command(struct ctl *ctl, int argc, char **argv)
 {
-    return run(ctl, argc, argv, "pinned", pin);
+    return run(ctl, &pin_table, argc, argv, "pinned", pin);
 }
 
 int unpin_command(struct ctl *ctl, int argc, char **argv)
 {
-    return run(ctl, argc, argv, "unpinned", unpin);
+    return run(ctl, &unpin_table, argc, argv, "unpinned", unpin);
 }
 
 int namespaces_command(struct ctl *ctl, int argc, char **argv)

@@ -1,9 +1,11 @@
-#include <getopt.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/ctl/ctl.h"
+#include "client/ctl/option.h"
+#include "proto/spelling.h"
 
 struct command {
     const char *name, *help;
@@ -18,11 +20,11 @@ static const struct command commands[] = {
     {"clients", "list connected sessions", clients_command},
     {"config", "list the settings; config set NAME VALUE changes one", config_command},
     {"namespaces", "list the namespaces that were registered", namespaces_command},
-    {"flush", "drop everything, a namespace, or some keys (flush --help)", flush_command},
-    {"pin", "keep blocks from being evicted for a time (pin --help)", pin_command},
-    {"unpin", "end pins (unpin --help)", unpin_command},
-    {"replay", "replay a trace through worker processes (replay --help)", replay_command},
-    {"bench", "round trips beside a bare echo (bench --help)", bench_command},
+    {"flush", "drop everything, a namespace, or some keys", flush_command},
+    {"pin", "keep blocks from being evicted for a time", pin_command},
+    {"unpin", "end pins", unpin_command},
+    {"replay", "replay a trace through worker processes", replay_command},
+    {"bench", "round trips beside a bare echo", bench_command},
     {"version", "print the version", version_command},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -41,34 +43,10 @@ static int version_command(struct ctl *ctl, int argc, char **argv)
 
 bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *help, int *exit_status)
 {
-    static const struct option options[] = {{"socket", required_argument, NULL, 's'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    int option;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (option) {
-        case 's':
-            ctl->socket = optarg;
-            break;
-        case 'j':
-            ctl->json = true;
-            break;
-        case 'h':
-            printf("usage: kvcachectl %s [--socket PATH] [--json]\n%s\n", argv[0], help);
-            *exit_status = CTL_OK;
-            return false;
-        default:
-            *exit_status = CTL_USAGE;
-            return false;
-        }
-    }
-    if (optind < argc) {
-        fprintf(stderr, "%s: %s takes no argument '%s'\n", ctl->program, argv[0], argv[optind]);
-        *exit_status = CTL_USAGE;
-        return false;
-    }
-    return true;
+    const struct option_table table = {.help = help};
+    int none;
+
+    return option_parse(ctl, &table, argc, argv, NULL, &none, exit_status);
 }
 
 kvc_client *ctl_connect(const struct ctl *ctl)
@@ -107,57 +85,58 @@ static void usage(FILE *to)
     fputs("usage: kvcachectl [--socket PATH] [--json] COMMAND [options]\n\n", to);
     for (size_t i = 0; i < N_COMMANDS; i++)
         fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
-    fputs("\nThe socket is --socket, else $KVCACHE_SOCKET, else /run/kvcached/kvcached.sock.\n"
+    fputs("\nkvcachectl COMMAND --help lists the options of a command.\n"
+          "The socket is --socket, else $KVCACHE_SOCKET, else /run/kvcached/kvcached.sock.\n"
           "Exit status: 0 done, 1 asked and failed, 2 not understood.\n",
           to);
 }
 
 static int dispatch(struct ctl *ctl, int argc, char **argv)
 {
+    const struct command *near = &commands[0];
+
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(commands[i].name, argv[0]) == 0) {
-            optind = 0; /* glibc: start anew, with the command as argv[0] */
-            opterr = 1;
+        if (strcmp(commands[i].name, argv[0]) == 0)
             return commands[i].run(ctl, argc, argv);
-        }
+        if (spelling_distance(argv[0], commands[i].name) < spelling_distance(argv[0], near->name))
+            near = &commands[i];
     }
-    fprintf(stderr, "%s: no command '%s' (kvcachectl --help lists them)\n", ctl->program, argv[0]);
+    fprintf(stderr, "%s: no command '%s'", ctl->program, argv[0]);
+    if (spelling_is_near(argv[0], near->name))
+        fprintf(stderr, "; did you mean %s?\n", near->name);
+    else
+        fputs(" (kvcachectl --help lists them)\n", stderr);
     return CTL_USAGE;
 }
 
+struct leading {
+    bool help, version;
+};
+
+static const struct option_row leading_rows[] = {
+    {"help", OPTION_FLAG, offsetof(struct leading, help), NULL, "", 0, 0, NULL},
+    {"version", OPTION_FLAG, offsetof(struct leading, version), NULL, "", 0, 0, NULL},
+};
+
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"socket", required_argument, NULL, 's'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},
-        {NULL, 0, NULL, 0},
-    };
     struct ctl ctl = {.program = "kvcachectl"};
-    int option;
-    while ((option = getopt_long(argc, argv, "+", options, NULL)) != -1) {
-        switch (option) {
-        case 's':
-            ctl.socket = optarg;
-            break;
-        case 'j':
-            ctl.json = true;
-            break;
-        case 'h':
-            usage(stdout);
-            return CTL_OK;
-        case 'v':
-            return dispatch(&ctl, 1, (char *[]){"version", NULL});
-        default:
-            return CTL_USAGE;
-        }
-    }
-    if (optind == argc) {
+    struct leading leading = {false};
+    int used, result = CTL_OK;
+
+    if (!option_parse_leading(&ctl, leading_rows, sizeof(leading_rows) / sizeof(leading_rows[0]),
+                              argc, argv, &leading, &used))
+        return CTL_USAGE;
+    if (leading.help) {
+        usage(stdout);
+    } else if (leading.version) {
+        result = dispatch(&ctl, 1, (char *[]){"version", NULL});
+    } else if (used == argc) {
         usage(stderr);
         return CTL_USAGE;
+    } else {
+        result = dispatch(&ctl, argc - used, argv + used);
     }
-    int result = dispatch(&ctl, argc - optind, argv + optind);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         perror("kvcachectl: standard output");
         return CTL_FAILED;

@@ -2,8 +2,8 @@
  * kvcachectl replay: a trace through real worker processes and a daemon, running or private.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 
 #include "client/ctl/ctl.h"
 #include "client/ctl/interrupt.h"
+#include "client/ctl/option.h"
 #include "client/ctl/private.h"
 #include "client/ctl/report.h"
 #include "client/ctl/stats.h"
@@ -27,11 +28,10 @@
 struct replay {
     struct ctl *ctl; /* its socket is the private daemon's, if there is one */
     const char *file, *gpu_bytes, *host_bytes, *device;
-    const char *demo;
     uint64_t limit, kill_every; /* requests; milliseconds between kills, 0: none */
     uint32_t workers, slices, slice_bytes;
-    bool private, verify, skip_bad;
-    kvc_copy copy;
+    uint32_t copy; /* kvc_copy */
+    bool private, verify, skip_bad, demo;
 
     struct trace trace;
     struct private_daemon daemon;
@@ -48,152 +48,53 @@ static double now_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static void usage(FILE *to)
-{
-    fputs("usage: kvcachectl replay FILE [options]\n"
-          "Replays a trace (JSON lines with timestamp, input_length, output_length, hash_ids;\n"
-          "\"-\" is standard input) through worker processes; timestamps are ignored.\n"
-          "  --private            start a daemon of its own, gone afterwards\n"
-          "  --gpu-bytes SIZE     its gpu tier [the daemon's default]\n"
-          "  --host-bytes SIZE    its host tier [the daemon's default]\n"
-          "  --device NAME        its device: auto, host or cuda [auto]\n"
-          "  --workers N          worker processes [2]\n"
-          "  --limit N            requests to replay [all]\n"
-          "  --slices N           slices of a block [8]\n"
-          "  --slice-bytes N      bytes of a slice [2048]\n"
-          "  --copy WHO           who copies: worker or daemon [worker]\n"
-          "  --verify             compare every loaded byte\n"
-          "  --skip-bad           count bad lines and go on\n"
-          "  --kill-every MS      kill a worker this often, and start another in its place\n"
-          "  --json               the result as JSON\n",
-          to);
-}
+static const char *const copy_choices[] = {
+    [KVC_COPY_WORKER] = "worker", [KVC_COPY_DAEMON] = "daemon", NULL};
 
-static bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *number)
+#define FIELD(name) offsetof(struct replay, name)
+static const struct option_row rows[] = {
+    {"private", OPTION_FLAG, FIELD(private), NULL, "start a daemon of its own, gone afterwards", 0,
+     0, NULL},
+    {"gpu-bytes", OPTION_TEXT, FIELD(gpu_bytes), "SIZE", "its gpu tier [the daemon's default]", 0,
+     0, NULL},
+    {"host-bytes", OPTION_TEXT, FIELD(host_bytes), "SIZE", "its host tier [the daemon's default]",
+     0, 0, NULL},
+    {"device", OPTION_TEXT, FIELD(device), "NAME", "its device: auto, host or cuda [auto]", 0, 0,
+     NULL},
+    {"workers", OPTION_UINT32, FIELD(workers), "N", "worker processes [2]", 1, WORKERS_MAX, NULL},
+    {"limit", OPTION_UINT64, FIELD(limit), "N", "requests to replay [all]", 1, UINT32_MAX, NULL},
+    {"slices", OPTION_UINT32, FIELD(slices), "N", "slices of a block [8]", 1, KVC_SLICES_MAX, NULL},
+    {"slice-bytes", OPTION_UINT32, FIELD(slice_bytes), "N", "bytes of a slice [2048]", 1,
+     KVC_SLICE_BYTES_MAX, NULL},
+    {"copy", OPTION_CHOICE, FIELD(copy), "WHO", "who copies: worker or daemon [worker]", 0, 0,
+     copy_choices},
+    {"verify", OPTION_FLAG, FIELD(verify), NULL, "compare every loaded byte", 0, 0, NULL},
+    {"skip-bad", OPTION_FLAG, FIELD(skip_bad), NULL, "count bad lines and go on", 0, 0, NULL},
+    {"kill-every", OPTION_UINT64, FIELD(kill_every), "MS",
+     "kill a worker this often, and start another in its place", 1, UINT32_MAX, NULL},
+    {"demo", OPTION_FLAG, FIELD(demo), NULL, NULL, 0, 0, NULL},
+};
+
+static const struct option_table table = {
+    .arguments = "FILE",
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .help = "Replays a trace (JSON lines with timestamp, input_length, output_length, hash_ids;\n"
+            "\"-\" is standard input) through worker processes; timestamps are ignored.",
+    OPTION_ROWS(rows)};
+
+/* false: end with *exit_status. */
+static bool parse(struct replay *replay, int argc, char **argv, int *exit_status)
 {
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (errno || end == text || *end || text[0] == '-' || value < min || value > max)
+    int n;
+
+    if (!option_parse(replay->ctl, &table, argc, argv, replay, &n, exit_status))
         return false;
-    *number = value;
-    return true;
-}
-
-enum {
-    OPT_PRIVATE = 256,
-    OPT_GPU,
-    OPT_HOST,
-    OPT_DEVICE,
-    OPT_WORKERS,
-    OPT_LIMIT,
-    OPT_SLICES,
-    OPT_SLICE_BYTES,
-    OPT_COPY,
-    OPT_VERIFY,
-    OPT_SKIP_BAD,
-    OPT_KILL,
-    OPT_JSON,
-    OPT_DEMO,
-    OPT_SOCKET,
-    OPT_HELP
-};
-
-static const struct option long_options[] = {
-    {"private", no_argument, NULL, OPT_PRIVATE},
-    {"gpu-bytes", required_argument, NULL, OPT_GPU},
-    {"host-bytes", required_argument, NULL, OPT_HOST},
-    {"device", required_argument, NULL, OPT_DEVICE},
-    {"workers", required_argument, NULL, OPT_WORKERS},
-    {"limit", required_argument, NULL, OPT_LIMIT},
-    {"slices", required_argument, NULL, OPT_SLICES},
-    {"slice-bytes", required_argument, NULL, OPT_SLICE_BYTES},
-    {"copy", required_argument, NULL, OPT_COPY},
-    {"verify", no_argument, NULL, OPT_VERIFY},
-    {"skip-bad", no_argument, NULL, OPT_SKIP_BAD},
-    {"kill-every", required_argument, NULL, OPT_KILL},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"demo", no_argument, NULL, OPT_DEMO},
-    {"socket", required_argument, NULL, OPT_SOCKET},
-    {"help", no_argument, NULL, OPT_HELP},
-    {NULL, 0, NULL, 0},
-};
-
-/* CTL_OK, or what to exit with; -1 after --help. */
-static int parse(struct replay *replay, int argc, char **argv)
-{
-    uint64_t number;
-    int option;
-    while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-        switch (option) {
-        case OPT_PRIVATE:
-            replay->private = true;
-            break;
-        case OPT_GPU:
-            replay->gpu_bytes = optarg;
-            break;
-        case OPT_HOST:
-            replay->host_bytes = optarg;
-            break;
-        case OPT_DEVICE:
-            replay->device = optarg;
-            break;
-        case OPT_VERIFY:
-            replay->verify = true;
-            break;
-        case OPT_SKIP_BAD:
-            replay->skip_bad = true;
-            break;
-        case OPT_JSON:
-            replay->ctl->json = true;
-            break;
-        case OPT_DEMO:
-            replay->demo = "demo";
-            break;
-        case OPT_SOCKET:
-            replay->ctl->socket = optarg;
-            break;
-        case OPT_HELP:
-            usage(stdout);
-            return -1;
-        case OPT_WORKERS:
-            if (!parse_number(optarg, 1, WORKERS_MAX, &number))
-                return ctl_usage(replay->ctl, "--workers takes 1 to 256", optarg);
-            replay->workers = (uint32_t)number;
-            break;
-        case OPT_LIMIT:
-            if (!parse_number(optarg, 1, UINT32_MAX, &replay->limit))
-                return ctl_usage(replay->ctl, "--limit takes a number of requests", optarg);
-            break;
-        case OPT_SLICES:
-            if (!parse_number(optarg, 1, KVC_SLICES_MAX, &number))
-                return ctl_usage(replay->ctl, "--slices takes 1 to 1024", optarg);
-            replay->slices = (uint32_t)number;
-            break;
-        case OPT_SLICE_BYTES:
-            if (!parse_number(optarg, 1, KVC_SLICE_BYTES_MAX, &number))
-                return ctl_usage(replay->ctl, "--slice-bytes takes a number of bytes", optarg);
-            replay->slice_bytes = (uint32_t)number;
-            break;
-        case OPT_COPY:
-            if (strcmp(optarg, "worker") != 0 && strcmp(optarg, "daemon") != 0)
-                return ctl_usage(replay->ctl, "--copy takes worker or daemon", optarg);
-            replay->copy = strcmp(optarg, "daemon") == 0 ? KVC_COPY_DAEMON : KVC_COPY_WORKER;
-            break;
-        case OPT_KILL:
-            if (!parse_number(optarg, 1, UINT32_MAX, &replay->kill_every))
-                return ctl_usage(replay->ctl, "--kill-every takes milliseconds", optarg);
-            break;
-        default:
-            return CTL_USAGE; /* getopt has said why */
-        }
-    }
-    if (optind + 1 != argc)
-        return ctl_usage(replay->ctl, "replay takes one file", argv[argc - 1]);
-    replay->file = argv[optind];
-    if ((replay->gpu_bytes || replay->host_bytes || replay->device) && !replay->private)
-        return ctl_usage(replay->ctl, "sizes and device need --private", replay->file);
-    return CTL_OK;
+    replay->file = argv[1];
+    if (replay->private || (!replay->gpu_bytes && !replay->host_bytes && !replay->device))
+        return true;
+    *exit_status = ctl_usage(replay->ctl, "sizes and device need --private", replay->file);
+    return false;
 }
 
 static bool start_worker(struct replay *replay, uint32_t index)
@@ -212,7 +113,7 @@ static bool start_worker(struct replay *replay, uint32_t index)
                                          .slices = replay->slices,
                                          .slice_bytes = replay->slice_bytes,
                                          .verify = replay->verify,
-                                         .copy = replay->copy,
+                                         .copy = (kvc_copy)replay->copy,
                                          .seed = replay->seed};
         _exit(worker_run(&options));
     }
@@ -366,9 +267,9 @@ static int run_and_stop(struct replay *replay)
 int replay_command(struct ctl *ctl, int argc, char **argv)
 {
     struct replay replay = {.ctl = ctl, .workers = 2, .slices = 8, .slice_bytes = 2048};
-    int result = parse(&replay, argc, argv);
-    if (result != CTL_OK)
-        return result < 0 ? CTL_OK : result;
+    int result;
+    if (!parse(&replay, argc, argv, &result))
+        return result;
     interrupt_catch();
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

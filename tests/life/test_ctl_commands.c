@@ -167,6 +167,16 @@ START_TEST(usage_is_exit_status_2)
         {"replay", "a", "--limit=0"},
         {"replay", "a", "--copy=nobody"},
         {"replay", "a", "--gpu-bytes=1G"},
+        {"replay", "a", "--private=1"},
+        {"replay", "a", "--workers"},
+        {"flush", "-n"},
+        {"flush", "--seconds=1"},
+        {"pin", "--namespace=0", "--seconds=0"},
+        {"pin", "--all"},
+        {"config", "set"},
+        {"config", "sett", "a", "b"},
+        {"config", "set", "socket"},
+        {"bench", "--socket=a"},
         {"bench", "--blocks=1"},
     };
 
@@ -174,6 +184,45 @@ START_TEST(usage_is_exit_status_2)
         ck_assert_msg(run(bad[i]) == 2, "row %zu", i);
         ck_assert_uint_gt(strlen(text_of("err")), 0);
         ck_assert_str_eq(text_of("out"), "");
+    }
+}
+END_TEST
+
+START_TEST(what_is_mistyped_is_refused_with_what_was_meant)
+{
+    static const char *const mistyped[][4] = {
+        {"stauts", NULL, NULL, "status?"},         {"--sokcet=a", NULL, NULL, "--socket?"},
+        {"status", "--jsn", NULL, "--json?"},      {"flush", "--al", NULL, "--all?"},
+        {"replay", "a", "--wokers", "--workers?"}, {"bench", "--pair=2", NULL, "--pairs?"},
+        {"pin", "--second=1", NULL, "--seconds?"}, {"replay", "a", "-verify", "--verify?"},
+    };
+
+    for (size_t i = 0; i < sizeof(mistyped) / sizeof(mistyped[0]); i++) {
+        const char *args[] = {mistyped[i][0], mistyped[i][1], mistyped[i][2], NULL};
+
+        ck_assert_msg(run(args) == 2, "row %zu", i);
+        ck_assert_msg(strstr(text_of("err"), mistyped[i][3]) != NULL, "row %zu: %s", i,
+                      text_of("err"));
+    }
+    ck_assert_int_eq(RUN("status", "--frobnicate"), 2);
+    ck_assert_ptr_null(strstr(text_of("err"), "did you mean"));
+}
+END_TEST
+
+START_TEST(every_command_has_its_help)
+{
+    static const char *const commands[] = {"status",     "ping",  "clients", "config",
+                                           "namespaces", "flush", "pin",     "unpin",
+                                           "replay",     "bench", "version"};
+
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        char usage[64];
+
+        snprintf(usage, sizeof(usage), "usage: kvcachectl %s ", commands[i]);
+        ck_assert_int_eq(RUN(commands[i], "--help"), 0);
+        ck_assert_int_eq(strncmp(text_of("out"), usage, strlen(usage)), 0);
+        ck_assert_ptr_nonnull(strstr(text_of("out"), "--json"));
+        ck_assert_str_eq(text_of("err"), "");
     }
 }
 END_TEST
@@ -467,9 +516,8 @@ START_TEST(replay_in_a_folder_with_a_long_name)
     folder[sizeof(folder) - 1] = '\0';
     ck_assert_int_eq(mkdir(folder, 0700), 0);
     temporary = folder;
-    ck_assert_int_eq(RUN("replay", trace_file(3), "--private", "--gpu-bytes", "4M", "--host-bytes",
-                         "4M"),
-                     0);
+    ck_assert_int_eq(
+        RUN("replay", trace_file(3), "--private", "--gpu-bytes", "4M", "--host-bytes", "4M"), 0);
     ck_assert_int_eq(rmdir(folder), 0); /* nothing is left in it */
 }
 END_TEST
@@ -496,9 +544,8 @@ START_TEST(F6_replay_survives_its_daemon)
     json_t *root;
     pid_t pid;
 
-    ck_assert_int_eq(RUN("replay", trace_file(100), "--socket", daemon_socket(d), "--slice-bytes",
-                         "131072"),
-                     0);
+    ck_assert_int_eq(
+        RUN("replay", trace_file(100), "--socket", daemon_socket(d), "--slice-bytes", "131072"), 0);
     evictions = STAT(sock, evictions);
     ck_assert_uint_gt(evictions, 20);
     pid = LONG_REPLAY("--socket", daemon_socket(d), "--json");
@@ -560,6 +607,7 @@ START_TEST(S15_replay_with_workers_killed)
 END_TEST
 
 CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_version,
+           what_is_mistyped_is_refused_with_what_was_meant, every_command_has_its_help,
            without_a_daemon_it_fails_with_1, status_has_its_fields, S42_flush_pin_and_namespaces,
            S15_status_shows_the_quarantine, ping_and_clients, replay_reports_what_it_did,
            replay_with_a_private_daemon_leaves_nothing, replay_of_bad_lines,
