@@ -313,7 +313,10 @@ $(GPU_DAEMONS): $(RELEASE)/%: $(RELEASE)/obj/%.o $(RELEASE)/obj/tests/gpu/scene.
                 $(call rooms,$(RELEASE),$(CLIENT_ROOMS) $(SHARED_ROOMS)) | $(RELEASE)/kvcached
 	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
 
-$(FAKE_GPU): $(RELEASE)/tests/gpu/fake/%.so.1: $(RELEASE)/obj/tests/gpu/fake/%.o
-	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-soname,$(@F) -o $@ $<
+$(RELEASE)/tests/gpu/fake/libcuda.so.1: \
+    $(patsubst %,$(RELEASE)/obj/tests/gpu/fake/%.o,libcuda memory ipc stream)
+$(RELEASE)/tests/gpu/fake/libnvidia-ml.so.1: $(RELEASE)/obj/tests/gpu/fake/libnvidia-ml.o
+$(FAKE_GPU):
+	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-soname,$(@F) -o $@ $^
 
 -include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)

@@ -20,6 +20,9 @@ enum cuda_result { /* of CUresult, those that this project tells apart */
                    CUDA_SUCCESS = 0,
                    CUDA_OUT_OF_MEMORY = 2,
                    CUDA_NO_DEVICE = 100,
+                   CUDA_NO_CONTEXT = 201,
+                   CUDA_IS_ENABLED = 704,    /* access to a peer */
+                   CUDA_IS_REGISTERED = 712, /* host memory */
                    CUDA_NOT_READY = 600,
                    CUDA_NOT_SUPPORTED = 801,
 };
@@ -35,6 +38,8 @@ enum cuda_attribute { /* CUdevice_attribute */
 #define CUDA_CONTEXT_BLOCKING_SYNC  4u
 #define CUDA_STREAM_NON_BLOCKING    1u
 #define CUDA_EVENT_NO_TIMING        2u
+#define CUDA_EVENT_INTERPROCESS     4u
+#define CUDA_IPC_PEER_ACCESS        1u
 #define CUDA_HOST_PORTABLE          1u
 #define CUDA_HOST_MAPPED            2u
 #define CUDA_HOST_READONLY          8u
@@ -62,6 +67,11 @@ struct cuda_access {
     struct cuda_location location;
     int flags; /* 1: read, 3: read and write */
 };
+/* CUipcMemHandle and CUipcEventHandle, which are passed by value. */
+#define CUDA_IPC_BYTES 64
+struct cuda_ipc {
+    uint8_t bytes[CUDA_IPC_BYTES];
+};
 #define CUDA_ACCESS_READ      1
 #define CUDA_ACCESS_READWRITE 3
 
@@ -82,9 +92,20 @@ struct cuda_access {
     X(context_pop, "cuCtxPopCurrent", 4000, (void **context))                                      \
     X(context_current, "cuCtxGetCurrent", 4000, (void **context))                                  \
     X(context_device, "cuCtxGetDevice", 2000, (int *device))                                       \
+    X(context_priorities, "cuCtxGetStreamPriorityRange", 5050, (int *least, int *greatest))        \
+    X(peer_can, "cuDeviceCanAccessPeer", 4000, (int *can, int device, int peer))                   \
+    X(peer_enable, "cuCtxEnablePeerAccess", 4000, (void *context, unsigned flags))                 \
     X(memory_info, "cuMemGetInfo", 3020, (size_t * free, size_t * total))                          \
     X(memory_alloc, "cuMemAlloc", 3020, (uint64_t * memory, size_t bytes))                         \
     X(memory_free, "cuMemFree", 3020, (uint64_t memory))                                           \
+    X(memory_range, "cuMemGetAddressRange", 3020,                                                  \
+      (uint64_t * base, size_t * bytes, uint64_t address))                                         \
+    X(ipc_export, "cuIpcGetMemHandle", 4010, (struct cuda_ipc * handle, uint64_t base))            \
+    X(ipc_open, "cuIpcOpenMemHandle", 11000,                                                       \
+      (uint64_t * address, struct cuda_ipc handle, unsigned flags))                                \
+    X(ipc_close, "cuIpcCloseMemHandle", 4010, (uint64_t address))                                  \
+    X(ipc_export_event, "cuIpcGetEventHandle", 4010, (struct cuda_ipc * handle, void *event))      \
+    X(ipc_open_event, "cuIpcOpenEventHandle", 4010, (void **event, struct cuda_ipc handle))        \
     X(host_alloc, "cuMemHostAlloc", 2020, (void **memory, size_t bytes, unsigned flags))           \
     X(host_free, "cuMemFreeHost", 2000, (void *memory))                                            \
     X(host_register, "cuMemHostRegister", 6050, (void *memory, size_t bytes, unsigned flags))      \
@@ -107,13 +128,18 @@ struct cuda_access {
       (void *shareable, uint64_t handle, int type, unsigned long long flags))                      \
     X(vmm_import, "cuMemImportFromShareableHandle", 10020,                                         \
       (uint64_t * handle, intptr_t shareable, int type))                                           \
+    X(vmm_retain, "cuMemRetainAllocationHandle", 11000, (uint64_t * handle, void *address))        \
     X(pointer_attribute, "cuPointerGetAttribute", 4000,                                            \
       (void *value, int attribute, uint64_t pointer))                                              \
     X(stream_create, "cuStreamCreate", 2000, (void **stream, unsigned flags))                      \
+    X(stream_create_low, "cuStreamCreateWithPriority", 5050,                                       \
+      (void **stream, unsigned flags, int priority))                                               \
     X(stream_destroy, "cuStreamDestroy", 4000, (void *stream))                                     \
     X(stream_synchronize, "cuStreamSynchronize", 2000, (void *stream))                             \
     X(stream_capturing, "cuStreamIsCapturing", 10000, (void *stream, int *status))                 \
     X(stream_wait, "cuStreamWaitEvent", 3020, (void *stream, void *event, unsigned flags))         \
+    X(stream_call, "cuLaunchHostFunc", 10000,                                                      \
+      (void *stream, void (*call)(void *arg), void *arg))                                          \
     X(event_create, "cuEventCreate", 2000, (void **event, unsigned flags))                         \
     X(event_destroy, "cuEventDestroy", 4000, (void *event))                                        \
     X(event_record, "cuEventRecord", 2000, (void *event, void *stream))                            \

@@ -5,123 +5,120 @@
 //
 // In the folder $KVC_FAKE_CUDA each process with a context holds a lock on a file named by its pid,
 // which lasts as long as a forked child of it lives: that is what fake/libnvidia-ml.c lists.
-// $KVC_FAKE_CUDA_NAME is the GPU's name. A stream of the value 0xca is being captured.
-#include <dlfcn.h>
-#include <errno.h>
+// Files in that folder are switches (fake_switch). $KVC_FAKE_CUDA_NAME is the GPUs' name,
+// $KVC_FAKE_CUDA_GPUS how many there are, of which CUDA_VISIBLE_DEVICES hides and reorders some.
+// A stream of the value 0xca is being captured.
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "kernels/checksum.h"
-#include "kernels/cuda_driver.h"
 #include "kernels/pack_cuda_args.h"
+#include "tests/gpu/fake/fake.h"
 
-#define INVALID       1
-#define NO_CONTEXT    201
-#define NOT_FOUND     500
-#define EXPORT        __attribute__((visibility("default")))
-#define HANDLES_MAX   4096
-#define DEVICE_STREAM ((void *)0x10)
+#define DEPTH_MAX 16
 
 EXPORT int cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags,
                                int *status);
 
-// Memory that counts as the device's, so that its kind can be told.
 static struct {
     pthread_mutex_t lock;
-    struct {
-        uint64_t at, bytes;
-    } ranges[HANDLES_MAX];
     int retained;
     int lock_fd;
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .lock_fd = -1};
 
-static __thread int depth; // of the context stack
+static char contexts[FAKE_GPUS_MAX]; // their addresses are the contexts
 
-// Launches from now on never run.
+static __thread int stack[DEPTH_MAX]; // GPUs of the contexts of this thread
+static __thread int depth;
+
 EXPORT int kvc_fake_hold;
 int kvc_fake_hold;
 
-static void add_range(uint64_t at, uint64_t bytes)
+int fake_gpu(void)
 {
-    pthread_mutex_lock(&fake.lock);
-    for (int i = 0; i < HANDLES_MAX; i++)
-        if (fake.ranges[i].bytes == 0) {
-            fake.ranges[i].at = at;
-            fake.ranges[i].bytes = bytes;
+    return depth > 0 ? stack[depth - 1] : -1;
+}
+
+bool fake_switch(const char *name)
+{
+    const char *folder = getenv("KVC_FAKE_CUDA");
+    char path[512];
+
+    snprintf(path, sizeof(path), "%s/%s", folder != NULL ? folder : "", name);
+    return folder != NULL && access(path, F_OK) == 0;
+}
+
+void fake_hang(const char *name)
+{
+    while (fake_switch(name))
+        usleep(1000);
+}
+
+// The GPU that has an ordinal in this process; -1: none.
+static int gpu_at(int ordinal)
+{
+    const char *all = getenv("KVC_FAKE_CUDA_GPUS"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int count = all != NULL ? atoi(all) : 1;
+
+    if (ordinal < 0 || ordinal >= FAKE_GPUS_MAX)
+        return -1;
+    if (visible == NULL)
+        return ordinal < count ? ordinal : -1;
+    for (; *visible != '\0'; visible = strchr(visible, ',') + 1) {
+        if (ordinal-- == 0)
+            return atoi(visible) < count ? atoi(visible) : -1;
+        if (strchr(visible, ',') == NULL)
             break;
-        }
-    pthread_mutex_unlock(&fake.lock);
+    }
+    return -1;
 }
 
-static uint64_t drop_range(uint64_t at)
+static int ordinal_of(int gpu)
 {
-    uint64_t bytes = 0;
-
-    pthread_mutex_lock(&fake.lock);
-    for (int i = 0; i < HANDLES_MAX; i++)
-        if (fake.ranges[i].bytes != 0 && fake.ranges[i].at == at) {
-            bytes = fake.ranges[i].bytes;
-            fake.ranges[i].bytes = 0;
-        }
-    pthread_mutex_unlock(&fake.lock);
-    return bytes;
+    for (int i = 0; i < FAKE_GPUS_MAX; i++)
+        if (gpu_at(i) == gpu)
+            return i;
+    return -1;
 }
 
-static bool in_range(uint64_t at)
-{
-    bool found = false;
-
-    pthread_mutex_lock(&fake.lock);
-    for (int i = 0; i < HANDLES_MAX; i++)
-        found = found || at - fake.ranges[i].at < fake.ranges[i].bytes;
-    pthread_mutex_unlock(&fake.lock);
-    return found;
-}
-
-#define NEED_CONTEXT                                                                               \
-    if (depth == 0)                                                                                \
-    return NO_CONTEXT
-
-static int fake_init(unsigned flags)
+int fake_init(unsigned flags)
 {
     (void)flags;
-    return 0;
+    return gpu_at(0) >= 0 ? 0 : CUDA_NO_DEVICE;
 }
 
-static int fake_driver_version(int *version)
+int fake_driver_version(int *version)
 {
     *version = 12080;
     return 0;
 }
 
-static int fake_error_name(int error, const char **name)
+int fake_error_name(int error, const char **name)
 {
     (void)error;
     *name = "CUDA_ERROR_OF_THE_FAKE";
     return 0;
 }
 
-static int fake_device_count(int *count)
+int fake_device_count(int *count)
 {
-    *count = 1;
+    for (*count = 0; gpu_at(*count) >= 0;)
+        ++*count;
     return 0;
 }
 
-static int fake_device_get(int *device, int ordinal)
+int fake_device_get(int *device, int ordinal)
 {
     *device = ordinal;
-    return ordinal == 0 ? 0 : INVALID;
+    return gpu_at(ordinal) >= 0 ? 0 : INVALID;
 }
 
-static int fake_device_name(char *name, int size, int device)
+int fake_device_name(char *name, int size, int device)
 {
     const char *given = getenv("KVC_FAKE_CUDA_NAME");
 
@@ -130,26 +127,29 @@ static int fake_device_name(char *name, int size, int device)
     return 0;
 }
 
-static int fake_device_uuid(uint8_t *uuid, int device)
+int fake_device_uuid(uint8_t *uuid, int device)
 {
-    (void)device;
     memset(uuid, 0x5a, 16);
+    uuid[15] = (uint8_t)(0x5a + gpu_at(device));
     return 0;
 }
 
-static int fake_device_attribute(int *value, int attribute, int device)
+int fake_device_attribute(int *value, int attribute, int device)
 {
     (void)device;
     *value = attribute == 16 ? 4 : 1;
+    if (attribute == CUDA_HAS_FD_EXPORT && getenv("KVC_FAKE_CUDA_LEGACY") != NULL)
+        *value = 0;
     return 0;
 }
 
-static int fake_context_retain(void **context, int device)
+int fake_context_retain(void **context, int device)
 {
     const char *folder = getenv("KVC_FAKE_CUDA");
     char path[256];
 
-    (void)device;
+    if (gpu_at(device) < 0)
+        return INVALID;
     pthread_mutex_lock(&fake.lock);
     if (fake.retained++ == 0 && folder != NULL) {
         snprintf(path, sizeof(path), "%s/%d", folder, (int)getpid());
@@ -158,11 +158,11 @@ static int fake_context_retain(void **context, int device)
             (void)flock(fake.lock_fd, LOCK_EX);
     }
     pthread_mutex_unlock(&fake.lock);
-    *context = &fake;
+    *context = &contexts[gpu_at(device)];
     return 0;
 }
 
-static int fake_context_release(int device)
+int fake_context_release(int device)
 {
     (void)device;
     pthread_mutex_lock(&fake.lock);
@@ -174,276 +174,57 @@ static int fake_context_release(int device)
     return 0;
 }
 
-static int fake_context_flags(int device, unsigned flags)
+int fake_context_flags(int device, unsigned flags)
 {
     (void)device;
     (void)flags;
     return 0;
 }
 
-static int fake_context_push(void *context)
+int fake_context_push(void *context)
 {
-    depth++;
-    return context == &fake ? 0 : INVALID;
-}
+    const long gpu = (char *)context - contexts;
 
-static int fake_context_pop(void **context)
-{
-    NEED_CONTEXT;
-    depth--;
-    *context = &fake;
-    return 0;
-}
-
-static int fake_context_current(void **context)
-{
-    *context = depth > 0 ? &fake : NULL;
-    return 0;
-}
-
-static int fake_context_device(int *device)
-{
-    NEED_CONTEXT;
-    *device = 0;
-    return 0;
-}
-
-static int fake_memory_info(size_t *free, size_t *total)
-{
-    *free = *total = 1 << 30;
-    return 0;
-}
-
-static int fake_memory_alloc(uint64_t *memory, size_t bytes)
-{
-    void *at;
-
-    NEED_CONTEXT;
-    at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return CUDA_OUT_OF_MEMORY;
-    *memory = (uintptr_t)at;
-    add_range(*memory, bytes);
-    return 0;
-}
-
-static int fake_memory_free(uint64_t memory)
-{
-    uint64_t bytes;
-
-    NEED_CONTEXT;
-    bytes = drop_range(memory);
-    return bytes != 0 && munmap((void *)(uintptr_t)memory, bytes) == 0 ? 0 : INVALID;
-}
-
-static int fake_host_alloc(void **memory, size_t bytes, unsigned flags)
-{
-    (void)flags;
-    NEED_CONTEXT;
-    *memory = calloc(1, bytes);
-    return *memory != NULL ? 0 : CUDA_OUT_OF_MEMORY;
-}
-
-static int fake_host_free(void *memory)
-{
-    NEED_CONTEXT;
-    free(memory);
-    return 0;
-}
-
-static int fake_host_register(void *memory, size_t bytes, unsigned flags)
-{
-    NEED_CONTEXT;
-    return madvise(memory, bytes,
-                   flags & CUDA_HOST_READONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0
-               ? 0
-               : INVALID;
-}
-
-static int fake_host_unregister(void *memory)
-{
-    (void)memory;
-    NEED_CONTEXT;
-    return 0;
-}
-
-static int fake_vmm_granularity(size_t *bytes, const struct cuda_allocation *allocation, int option)
-{
-    (void)allocation;
-    (void)option;
-    *bytes = 2 << 20;
-    return 0;
-}
-
-static int fake_vmm_create(uint64_t *handle, size_t bytes, const struct cuda_allocation *allocation,
-                           unsigned long long flags)
-{
-    int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
-
-    (void)flags;
-    if (allocation->type != 1 || allocation->handle_types != CUDA_HANDLE_FD ||
-        allocation->location.type != 1 || ftruncate(fd, (off_t)bytes) != 0)
+    if (gpu < 0 || gpu >= FAKE_GPUS_MAX || depth == DEPTH_MAX)
         return INVALID;
-    *handle = (uint64_t)fd;
+    stack[depth++] = (int)gpu;
     return 0;
 }
 
-static int fake_vmm_release(uint64_t handle)
-{
-    return close((int)handle) == 0 ? 0 : INVALID;
-}
-
-static int fake_vmm_reserve(void **address, size_t bytes, size_t alignment, uint64_t hint,
-                            unsigned long long flags)
-{
-    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    (void)alignment;
-    (void)hint;
-    (void)flags;
-    if (at == MAP_FAILED)
-        return CUDA_OUT_OF_MEMORY;
-    *address = at;
-    add_range((uintptr_t)at, bytes);
-    return 0;
-}
-
-static int fake_vmm_unreserve(uint64_t address, size_t bytes)
-{
-    return drop_range(address) == bytes && munmap((void *)(uintptr_t)address, bytes) == 0 ? 0
-                                                                                          : INVALID;
-}
-
-static int fake_vmm_map(uint64_t address, size_t bytes, size_t offset, uint64_t handle,
-                        unsigned long long flags)
-{
-    (void)flags;
-    return mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)handle,
-                (off_t)offset) != MAP_FAILED
-               ? 0
-               : INVALID;
-}
-
-static int fake_vmm_unmap(uint64_t address, size_t bytes)
-{
-    return mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED
-               ? 0
-               : INVALID;
-}
-
-static int fake_vmm_access(uint64_t address, size_t bytes, const struct cuda_access *access,
-                           size_t count)
-{
-    if (count != 1 || access->location.type != 1)
-        return INVALID;
-    return mprotect((void *)(uintptr_t)address, bytes,
-                    access->flags == CUDA_ACCESS_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ) ==
-                   0
-               ? 0
-               : INVALID;
-}
-
-static int fake_vmm_export(void *shareable, uint64_t handle, int type, unsigned long long flags)
-{
-    (void)flags;
-    *(int *)shareable = fcntl((int)handle, F_DUPFD, 3);
-    return type == CUDA_HANDLE_FD ? 0 : INVALID;
-}
-
-static int fake_vmm_import(uint64_t *handle, intptr_t shareable, int type)
-{
-    int fd = fcntl((int)shareable, F_DUPFD_CLOEXEC, 3);
-
-    if (type != CUDA_HANDLE_FD || fd < 0)
-        return INVALID;
-    *handle = (uint64_t)fd;
-    return 0;
-}
-
-static int fake_pointer_attribute(void *value, int attribute, uint64_t pointer)
+int fake_context_pop(void **context)
 {
     NEED_CONTEXT;
-    if (!in_range(pointer))
-        return INVALID;
-    *(int *)value = attribute == CUDA_POINTER_MEMORY_TYPE ? (int)CUDA_MEMORY_DEVICE : 0;
+    *context = &contexts[stack[--depth]];
     return 0;
 }
 
-static int fake_stream_create(void **stream, unsigned flags)
+int fake_context_current(void **context)
 {
-    (void)flags;
-    NEED_CONTEXT;
-    *stream = DEVICE_STREAM;
+    *context = depth > 0 ? &contexts[fake_gpu()] : NULL;
     return 0;
 }
 
-static int fake_stream_destroy(void *stream)
-{
-    (void)stream;
-    NEED_CONTEXT;
-    return 0;
-}
-
-static int fake_stream_synchronize(void *stream)
-{
-    (void)stream;
-    NEED_CONTEXT;
-    return 0;
-}
-
-static int fake_stream_capturing(void *stream, int *status)
+int fake_context_device(int *device)
 {
     NEED_CONTEXT;
-    *status = stream == (void *)0xca;
+    *device = ordinal_of(fake_gpu());
     return 0;
 }
 
-static int fake_stream_wait(void *stream, void *event, unsigned flags)
+int fake_peer_can(int *can, int device, int peer)
 {
-    (void)stream;
-    (void)event;
-    (void)flags;
+    *can = device != peer;
+    return 0;
+}
+
+int fake_peer_enable(void *context, unsigned flags)
+{
+    (void)context;
     NEED_CONTEXT;
-    return 0;
+    return flags == 0 ? 0 : INVALID;
 }
 
-static int fake_event_create(void **event, unsigned flags)
-{
-    (void)flags;
-    NEED_CONTEXT;
-    *event = malloc(1);
-    return 0;
-}
-
-static int fake_event_destroy(void *event)
-{
-    NEED_CONTEXT;
-    free(event);
-    return 0;
-}
-
-static int fake_event_record(void *event, void *stream)
-{
-    (void)event;
-    (void)stream;
-    NEED_CONTEXT;
-    return 0;
-}
-
-static int fake_event_query(void *event)
-{
-    (void)event;
-    NEED_CONTEXT;
-    return 0;
-}
-
-static int fake_event_synchronize(void *event)
-{
-    return fake_event_query(event);
-}
-
-static int fake_copy_async(uint64_t to, uint64_t from, size_t bytes, void *stream)
+int fake_copy_async(uint64_t to, uint64_t from, size_t bytes, void *stream)
 {
     (void)stream;
     NEED_CONTEXT;
@@ -451,12 +232,12 @@ static int fake_copy_async(uint64_t to, uint64_t from, size_t bytes, void *strea
     return 0;
 }
 
-static int fake_to_device_async(uint64_t to, const void *from, size_t bytes, void *stream)
+int fake_to_device_async(uint64_t to, const void *from, size_t bytes, void *stream)
 {
     return fake_copy_async(to, (uintptr_t)from, bytes, stream);
 }
 
-static int fake_set_async(uint64_t to, unsigned char value, size_t bytes, void *stream)
+int fake_set_async(uint64_t to, unsigned char value, size_t bytes, void *stream)
 {
     (void)stream;
     NEED_CONTEXT;
@@ -464,21 +245,21 @@ static int fake_set_async(uint64_t to, unsigned char value, size_t bytes, void *
     return 0;
 }
 
-static int fake_module_load(void **module, const void *image)
+int fake_module_load(void **module, const void *image)
 {
     NEED_CONTEXT;
     *module = (void *)image;
     return 0;
 }
 
-static int fake_module_unload(void *module)
+int fake_module_unload(void *module)
 {
     (void)module;
     NEED_CONTEXT;
     return 0;
 }
 
-static int fake_module_function(void **function, void *module, const char *name)
+int fake_module_function(void **function, void *module, const char *name)
 {
     static const char *const names[] = {"pack_gather", "pack_scatter", "pack_gather_summed",
                                         "pack_scatter_summed"};
@@ -492,7 +273,7 @@ static int fake_module_function(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
-static int fake_occupancy(int *thread_blocks, void *function, int threads, size_t shared_bytes)
+int fake_occupancy(int *thread_blocks, void *function, int threads, size_t shared_bytes)
 {
     (void)function;
     (void)threads;
@@ -515,7 +296,7 @@ static uint64_t copy_slice(uint8_t *to, const uint8_t *from, const struct pack_c
     return sum;
 }
 
-static int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                        void *stream, void **parameters, void **extra)
 {
@@ -536,6 +317,10 @@ static int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigne
         return INVALID;
     if (kvc_fake_hold)
         return 0;
+    if (fake_switch("slow-launch"))
+        usleep(2000);
+    if (fake_switch("fail-launch"))
+        return 719; // CUDA_ERROR_LAUNCH_FAILED
     for (uint32_t b = 0; b < args->n_blocks; b++) {
         uint64_t sum = 0;
 

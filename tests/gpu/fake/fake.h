@@ -1,0 +1,57 @@
+// Inside of the CUDA driver without a GPU: what its files share. libcuda.c says what it is.
+#ifndef KVC_TESTS_GPU_FAKE_H
+#define KVC_TESTS_GPU_FAKE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cuda_driver.h"
+
+#define INVALID   1
+#define NOT_FOUND 500
+#define EXPORT    __attribute__((visibility("default")))
+
+#define FAKE_GPUS_MAX 8
+
+#define FAKE_DECLARE(name, symbol, version, arguments) int fake_##name arguments;
+CUDA_CALLS(FAKE_DECLARE)
+#undef FAKE_DECLARE
+
+// The GPU whose context is current in this thread; -1: none.
+int fake_gpu(void);
+#define NEED_CONTEXT                                                                               \
+    if (fake_gpu() < 0)                                                                            \
+    return CUDA_NO_CONTEXT
+
+// Whether a switch is on: a file of that name is in $KVC_FAKE_CUDA.
+bool fake_switch(const char *name);
+// Holds the calling thread up while the switch is on.
+void fake_hang(const char *name);
+
+// Memory of a GPU, by its addresses.
+enum fake_kind {
+    FAKE_ALLOCATED, // cuMemAlloc
+    FAKE_RESERVED,  // addresses only
+    FAKE_MAPPED,    // inside of a reserved range
+    FAKE_OPENED,    // of another process
+};
+struct fake_range {
+    uint64_t at, bytes;
+    enum fake_kind kind;
+    int gpu;
+    int fd;         // its memory file
+    uint64_t owner; // of opened ones: the pid there, and its descriptor
+    uint32_t opens;
+};
+// A copy of the range of one of these kinds (bits) that holds an address; false: none does.
+bool fake_find(uint64_t address, unsigned kinds, struct fake_range *range);
+bool fake_add(const struct fake_range *range);
+// Removes the range of this kind that begins there.
+bool fake_drop(uint64_t at, enum fake_kind kind, struct fake_range *range);
+// Counts an open of a range that is open already, or one less; the count after it. 0: there is none.
+uint32_t fake_count_open(uint64_t owner, uint64_t *at, int change);
+
+// Launches of this process never run, from when it is set on.
+extern int kvc_fake_hold;
+
+#endif
