@@ -82,6 +82,7 @@ TEST_KINDS   := unit wire life fault
 TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)))
 FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))
+PY_TESTS     := $(sort $(wildcard tests/python/test_*.py))
 BENCHES      := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/bench/*_bench.c)))
 # Of the kernels alone, and of a daemon with its workers. FAKE_GPU is a driver without a GPU.
 GPU_KERNELS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_pack_gpu.c)))
@@ -132,7 +133,7 @@ check: ## install what is missing, build, run the tests that need no GPU
 
 check-now: check-layers all tests
 	@scripts/check-names.sh $(DEBUG)/rooms
-	@scripts/run-tests --build $(DEBUG) $(if $(SAN),--slow) $(TESTS)
+	@scripts/run-tests --build $(DEBUG) $(if $(SAN),--slow) $(TESTS) $(PY_TESTS)
 
 check-long: ## the tests in their long form, then under valgrind and the sanitizers
 	@scripts/setup --dev

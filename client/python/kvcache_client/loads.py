@@ -1,0 +1,142 @@
+"""Loads: leased blocks on their way into the worker's."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, List, Optional
+
+from . import structs
+from .errors import ChecksumError, DeadlineError
+from .parts import Part
+
+if TYPE_CHECKING:
+    from .client import Client
+
+
+class Load:
+    """A load whose copies are enqueued: on the host device they have been made.
+
+    What is computed from its blocks must not be used before wait() said which of them are good.
+    """
+
+    def __init__(self, client: "Client", part: Part, blocks: Any, count: int) -> None:
+        self.client = client
+        self.part = part
+        self.count = count
+        self._ids = blocks
+        self._valid = ctypes.create_string_buffer(b"\0" * max(count, 1), max(count, 1))
+        self._name = ctypes.c_uint64()
+        self._judged = False
+
+    @property
+    def valid(self) -> bytes:
+        """One byte a block: 1 where the destination holds the key's bytes. After wait()."""
+        return self._valid.raw[: self.count]
+
+    def invalid_blocks(self) -> List[int]:
+        """The destination block ids that do not hold their key's bytes. After wait()."""
+        valid = self._valid.raw
+        return [
+            self._ids[i]
+            for i in range(self.count)
+            if not valid[i] and self._ids[i] != structs.NO_BLOCK
+        ]
+
+    def wait(self, ms: int = 1000) -> List[int]:
+        """Waits at most ms (0: only looks) until the copies are over and compares the checksums.
+
+        Returns invalid_blocks(): [] when all is well; those are to be computed. DeadlineError: not
+        over yet. Other errors: only blocks marked in `valid` may be used.
+        """
+        if not self._judged:
+            self._judge(ms)
+        return self.invalid_blocks()
+
+    def _judge(self, ms: int) -> None:
+        try:
+            self.client._check("kvc_load_result", self._name.value, ms, self._valid)
+        except ChecksumError:
+            pass
+        except DeadlineError:
+            raise
+        except Exception as error:
+            self._judged = True
+            error.valid = self.valid  # type: ignore[attr-defined]
+            raise
+        self._judged = True
+
+    def _start(self, args: structs.LoadArgs) -> None:
+        args.valid = ctypes.addressof(self._valid)
+        args.load = ctypes.pointer(self._name)
+        try:
+            self.client._check("kvc_load", ctypes.byref(args))
+        except ChecksumError:
+            pass  # the daemon copied: it is judged already
+        except Exception as error:
+            error.valid = self.valid  # type: ignore[attr-defined]
+            raise
+        if self._name.value == 0:
+            self._judged = True
+
+
+class SlicedLoad:
+    """A load slice by slice (layer by layer), so that one can be computed while the next arrive.
+
+    Every slice must be asked for once, in any ranges, and the part's last one last. Slices arrive
+    in the order of the calls; each has when what was enqueued by its call is done. wait() compares
+    the whole blocks' checksums at the end.
+    """
+
+    def __init__(
+        self,
+        client: "Client",
+        part: Part,
+        args: structs.LoadArgs,
+        blocks: Any,
+        count: int,
+        verify: bool,
+    ) -> None:
+        self.client = client
+        self.part = part
+        self.count = count
+        self._args = args
+        self._ids = blocks
+        self._sums: Optional[Any] = (ctypes.c_uint64 * max(count, 1))() if verify else None
+        self._under_way: List[Load] = []
+        self._last: Optional[Load] = None
+
+    def load(self, first_slice: int, n_slices: int = 1, stream: Any = None) -> None:
+        """Enqueues the copies of these slices of every block of the load."""
+        if n_slices < 1:
+            raise ValueError("n_slices: at least 1")
+        # The library holds a bounded number of loads that nobody has asked about.
+        while self._under_way and self._over(self._under_way[0]):
+            self._under_way.pop(0)
+        args = self._args
+        args.first_slice, args.n_slices = first_slice, n_slices
+        args.stream = self.client._stream(stream)
+        args.sums = None if self._sums is None else ctypes.addressof(self._sums)
+        one = Load(self.client, self.part, self._ids, self.count)
+        one._start(args)
+        self._under_way.append(one)
+        self._last = one
+
+    def wait(self, ms: int = 1000) -> List[int]:
+        """As Load.wait(), for all that was asked for so far."""
+        while self._under_way:
+            self._under_way[0].wait(ms)
+            self._under_way.pop(0)
+        return [] if self._last is None else self._last.invalid_blocks()
+
+    @property
+    def valid(self) -> bytes:
+        """As Load.valid; before the last slice it only says that copies were made."""
+        return b"\0" * self.count if self._last is None else self._last.valid
+
+    @staticmethod
+    def _over(load: Load) -> bool:
+        try:
+            load.wait(0)
+        except DeadlineError:
+            return False
+        return True
