@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The package as it is installed: by pip from the source tree, importable without anything else."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -9,13 +10,8 @@ import sys
 import support
 
 
-def can_install():
-    try:
-        import pip  # noqa: F401
-        import setuptools  # noqa: F401
-    except ImportError as error:
-        return str(error)
-    return ""
+def missing():
+    return [m for m in ("pip", "setuptools", "wheel") if importlib.util.find_spec(m) is None]
 
 
 class Package(support.Case):
@@ -29,9 +25,8 @@ class Package(support.Case):
         )
 
     def test_installed_by_pip_from_the_tree(self):
-        why = can_install()
-        if why:
-            self.skipTest(f"cannot install here: {why}")
+        if missing():
+            self.skipTest("not installed: " + ", ".join(missing()))
         tree = os.path.join(self.folder, "tree")
         target = os.path.join(self.folder, "target")
         shutil.copytree(os.path.join(support.ROOT, "client", "python"), tree)
