@@ -16,6 +16,11 @@
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
+#define HUGE_BYTES (2ull << 20)
 
 /*
  * An extent is one memfd, mapped into its place of one reserved range. Its pages come with
@@ -30,6 +35,7 @@ struct host_extent {
 
 struct host_slab {
     struct host_extent *extents;
+    atomic_bool no_huge; /* the kernel has no huge pages, or none left */
 };
 
 static kvc_status status_of(int error)
@@ -75,6 +81,22 @@ static uint8_t *extent_base(const struct device_slab *slab, uint32_t extent)
     return slab->base + extent * slab->extent_bytes;
 }
 
+/* Addresses for a slab, so that huge pages can lie in it. MAP_FAILED: errno says why. */
+static void *reserve(uint64_t bytes)
+{
+    uint8_t *got = map("device.reserve", NULL, bytes + HUGE_BYTES, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    uint64_t before;
+
+    if (got == MAP_FAILED)
+        return got;
+    before = -(uintptr_t)got % HUGE_BYTES;
+    if (before > 0)
+        fd_unmap(got, before);
+    fd_unmap(got + before + bytes, HUGE_BYTES - before);
+    return got + before;
+}
+
 static kvc_status host_slab_create(void *state, uint64_t extent_bytes, uint32_t n_extents,
                                    struct device_slab *slab)
 {
@@ -91,8 +113,7 @@ static kvc_status host_slab_create(void *state, uint64_t extent_bytes, uint32_t 
         host->extents = mem_array(n_extents, sizeof(*host->extents));
         if (!host->extents)
             goto free_host;
-        base = map("device.reserve", NULL, extent_bytes * n_extents, PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+        base = reserve(extent_bytes * n_extents);
         if (base == MAP_FAILED) {
             status = fail("no address space for the slab", 0, -errno);
             goto free_extents;
@@ -203,6 +224,29 @@ static int make_pages_by_touching(struct device_slab *slab, uint32_t extent, uin
     return 0;
 }
 
+/*
+ * Huge pages where the kernel has them: they come ten times faster, and cost processes that map
+ * them a fault each. MADV_COLLAPSE makes them of memory files whatever the machine's settings for
+ * those are, but not where there is nothing yet. Whatever this leaves, make_pages does.
+ */
+static void make_huge_pages(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                            uint64_t bytes)
+{
+    struct host_slab *host = slab->state;
+    uintptr_t start = (uintptr_t)extent_base(slab, extent) + offset;
+    uint8_t *first = (uint8_t *)((start + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES);
+    uint8_t *end = (uint8_t *)((start + bytes) / HUGE_BYTES * HUGE_BYTES);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    if (first >= end || atomic_load(&host->no_huge))
+        return;
+    for (uint8_t *at = first; at < end; at += HUGE_BYTES)
+        if (madvise(at, page, MADV_POPULATE_WRITE) < 0)
+            return;
+    if (madvise(first, (size_t)(end - first), MADV_COLLAPSE) < 0 && errno != EAGAIN)
+        atomic_store(&host->no_huge, true);
+}
+
 /* "device.old_kernel" stands for a kernel without MADV_POPULATE_WRITE. */
 static int make_pages(struct device_slab *slab, uint32_t extent, uint64_t offset, uint64_t bytes)
 {
@@ -232,6 +276,7 @@ static kvc_status host_extent_populate(struct device_slab *slab, uint32_t extent
     assert(offset <= slab->extent_bytes && bytes <= slab->extent_bytes - offset);
     if (bytes == 0)
         return KVC_OK;
+    make_huge_pages(slab, extent, offset, bytes);
     error = make_pages(slab, extent, offset, bytes);
     if (error)
         return fail("no memory to populate", extent, error);

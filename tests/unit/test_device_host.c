@@ -1,6 +1,8 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -235,6 +237,49 @@ START_TEST(zero_clears_one_extent)
     ck_assert_int_eq(device_host.extent_zero(&slab, 0), KVC_OK);
     ck_assert(all_are(slab.base, EXTENT, 0));
     ck_assert(all_are(slab.base + EXTENT, EXTENT, 0xab));
+    device_host.slab_destroy(&slab);
+}
+END_TEST
+
+/* Counts up in the first bytes of every page, until it is told to stop. */
+struct counting {
+    struct device_slab *slab;
+    uint64_t rounds;
+    atomic_bool stop;
+};
+
+static void *count_up(void *arg)
+{
+    struct counting *c = arg;
+
+    while (!atomic_load(&c->stop)) {
+        c->rounds++;
+        for (uint64_t at = 0; at < EXTENTS * EXTENT; at += 4096)
+            memcpy(c->slab->base + at, &c->rounds, sizeof(c->rounds));
+    }
+    return NULL;
+}
+
+/* Huge pages take the place of small ones that are in use. */
+START_TEST(populate_keeps_what_is_written_meanwhile)
+{
+    struct device_slab slab = make_slab(EXTENTS);
+    struct counting c = {.slab = &slab};
+    pthread_t thread;
+
+    ck_assert_uint_eq((uintptr_t)slab.base % (2u << 20), 0);
+    for (uint64_t at = 0; at < EXTENTS * EXTENT; at += 12288)
+        memset(slab.base + at + 8, 0x5a, 4088);
+    ck_assert_int_eq(pthread_create(&thread, NULL, count_up, &c), 0);
+    for (uint32_t i = 0; i < EXTENTS; i++)
+        ck_assert_int_eq(device_host.extent_populate(&slab, i, 0, EXTENT), KVC_OK);
+    atomic_store(&c.stop, true);
+    pthread_join(thread, NULL);
+    for (uint64_t at = 0; at < EXTENTS * EXTENT; at += 4096) {
+        ck_assert(memcmp(slab.base + at, &c.rounds, sizeof(c.rounds)) == 0);
+        ck_assert(all_are(slab.base + at + 8, 4088, at % 12288 == 0 ? 0x5a : 0));
+    }
+    ck_assert_uint_eq(resident_pages(&slab, 0, EXTENTS * EXTENT), EXTENTS * EXTENT / 4096);
     device_host.slab_destroy(&slab);
 }
 END_TEST
