@@ -378,6 +378,7 @@ CHECK_MAIN_LOOPS("device/host", CHECK_UNIT_S, {extents_are_private_and_sealed, 0
                  {populate_gives_pages_and_changes_nothing, 0, 1},
                  {copy_is_exact_across_extents_and_slabs, 0, 0},
                  {copy_out_of_bounds_is_refused, 0, 0}, {zero_clears_one_extent, 0, 0},
+                 {populate_keeps_what_is_written_meanwhile, 0, 0},
                  {each_failing_call_is_a_status_and_leaves_nothing, 0, 0},
                  {copy_into_memory_that_is_not_there_is_a_status, 0, 0},
                  {a_file_limit_is_a_status, 0, 0}, {an_empty_slab_is_fine, 0, 0})
