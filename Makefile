@@ -89,6 +89,11 @@ GPU_KERNELS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_pack_g
 GPU_DAEMONS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_daemon_gpu.c)))
 GPU_TESTS    := $(filter $(RELEASE)/tests/gpu/test_%,$(GPU_KERNELS) $(GPU_DAEMONS))
 GPU_BENCHES  := $(filter $(RELEASE)/tests/gpu/bench_%,$(GPU_KERNELS) $(GPU_DAEMONS))
+# With torch: the tests and benchmarks of client/python.
+PYTHON       ?= python3
+GPU_PY_TESTS := $(sort $(wildcard tests/gpu/test_*.py))
+GPU_PY_BENCH := $(sort $(wildcard tests/gpu/bench_*.py))
+GPU_PY_NEEDS := $(addprefix $(RELEASE)/,kvcached kvcachectl libkvcache.so.0)
 FAKE_GPU     := $(addprefix $(RELEASE)/tests/gpu/fake/,libcuda.so.1 libnvidia-ml.so.1)
 
 GENERATED   := build/gen/proto/kvcache.pb-c.c
@@ -168,8 +173,8 @@ bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips 
 bench-pack: $(RELEASE)/tests/bench/pack_bench ## measure packing on the host against memcpy
 	@$<
 
-check-gpu: $(GPU_TESTS) ## run the tests that need a GPU (waived where there is none)
-	@for t in $^; do $$t || [ $$? -eq 77 ] || exit 1; done
+check-gpu: $(GPU_TESTS) $(GPU_PY_NEEDS) ## run the tests that need a GPU (waived where there is none)
+	@for t in $(GPU_TESTS) $(GPU_PY_TESTS:%='$(PYTHON) %'); do $$t || [ $$? -eq 77 ] || exit 1; done
 
 check-fake-gpu: $(filter $(GPU_DAEMONS),$(GPU_TESTS)) $(FAKE_GPU) ## the same on a driver without a GPU
 	@mkdir -p $(RELEASE)/tests/gpu/fake/state
@@ -177,8 +182,8 @@ check-fake-gpu: $(filter $(GPU_DAEMONS),$(GPU_TESTS)) $(FAKE_GPU) ## the same on
 	    KVC_FAKE_CUDA=$(CURDIR)/$(RELEASE)/tests/gpu/fake/state; \
 	for t in $(filter $(GPU_TESTS),$^); do $$t || [ $$? -eq 77 ] || exit 1; done
 
-bench-gpu: $(GPU_BENCHES) ## measure packing on the GPU against one copy
-	@for b in $^; do $$b || [ $$? -eq 77 ] || exit 1; done
+bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against one copy, and with torch what engines see
+	@for b in $(GPU_BENCHES) $(GPU_PY_BENCH:%='$(PYTHON) %'); do $$b || [ $$? -eq 77 ] || exit 1; done
 
 setup: ## install the packages that are missing
 	@scripts/setup

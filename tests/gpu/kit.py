@@ -1,0 +1,303 @@
+"""What the tests and benchmarks with torch share: a daemon, workers that are processes of their own,
+and tables.
+
+Every program is WAIVED (exit status 77), with the reason, where there is no torch or no GPU. With
+KVC_REHEARSE=1 it runs on the CPU with the host device and tiny shapes instead: figures then mean
+nothing, but every line of it has run.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("KVC_TEST_BUILD", "build"))
+REHEARSE = os.environ.get("KVC_REHEARSE") == "1"
+DEVICE = "cpu" if REHEARSE else "cuda"
+WAIVED = 77
+MS = 20000
+
+os.environ.setdefault("KVCACHE_LIBRARY", os.path.join(BUILD, "libkvcache.so.0"))
+sys.path.insert(0, os.path.join(ROOT, "client", "python"))
+sys.dont_write_bytecode = True
+
+
+class Waived(Exception):
+    pass
+
+
+def need_gpus(n=1):
+    """torch, or Waived."""
+    try:
+        import torch
+    except ImportError:
+        raise Waived("no torch") from None
+    if REHEARSE:
+        if n > 1:
+            raise Waived("a rehearsal has no GPUs")
+        return torch
+    if not torch.cuda.is_available():
+        raise Waived("torch finds no GPU")
+    if torch.cuda.device_count() < n:
+        raise Waived(f"fewer than {n} GPUs")
+    return torch
+
+
+class Daemon:
+    """A private kvcached; as a context manager it is stopped, and its log shown when it failed."""
+
+    def __init__(self, *arguments):
+        self.folder = tempfile.mkdtemp(prefix="kvc-gpu-")
+        self.socket = os.path.join(self.folder, "s")
+        self.log = os.path.join(self.folder, "log")
+        device = "host" if REHEARSE else "cuda"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [os.path.join(BUILD, "kvcached"), "--socket", self.socket, "--device", device,
+                 *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )
+        try:
+            self.wait_for("ready version")
+        except BaseException:
+            self.process.kill()
+            raise
+
+    def text(self):
+        with open(self.log, errors="replace") as f:
+            return f.read()
+
+    def wait_for(self, line):
+        end = time.monotonic() + 60
+        while line not in self.text():
+            text = self.text()
+            if "no CUDA driver" in text or "finds no GPU" in text:
+                raise Waived("no CUDA driver, or no GPU")
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"kvcached: no '{line}' in\n{text}")
+            time.sleep(0.01)
+
+    def configure(self, name, value):
+        subprocess.run(
+            [os.path.join(BUILD, "kvcachectl"), "--socket", self.socket, "config", name, value],
+            check=True, stdout=subprocess.DEVNULL,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.process.terminate()
+        try:
+            status = self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        if status != 0 or (kind is not None and kind is not Waived):
+            print(f"kvcached ended with {status}, its log:\n{self.text()[-4000:]}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if status != 0 and kind is None:
+            raise RuntimeError("kvcached did not stop well")
+
+
+def _serve(pipe, kind, arguments, environment):
+    """The worker's process: answers calls of methods."""
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        worker = kind(*arguments)
+        pipe.send((True, None))
+        while True:
+            call = pipe.recv()
+            if call is None:
+                break
+            name, args, kwargs = call
+            pipe.send((True, getattr(worker, name)(*args, **kwargs)))
+        if hasattr(worker, "close"):
+            worker.close()
+        pipe.send((True, None))
+    except Waived as reason:
+        pipe.send((False, Waived(str(reason))))
+    except EOFError:
+        pass
+    except BaseException:
+        pipe.send((False, RuntimeError(traceback.format_exc())))
+
+
+class Remote:
+    """An object of `kind` in a process of its own (CUDA is not used across a fork): its methods are
+    called by name, and what they return comes back."""
+
+    def __init__(self, kind, *arguments, **environment):
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self.process = context.Process(
+            target=_serve, args=(other, kind, arguments, environment), daemon=True
+        )
+        self.process.start()
+        other.close()
+        self._answer()
+
+    def _answer(self):
+        try:
+            good, value = self._pipe.recv()
+        except EOFError:
+            self.process.join()
+            raise RuntimeError(f"a worker ended with {self.process.exitcode}") from None
+        if not good:
+            raise value
+        return value
+
+    def begin(self, name, *arguments, **keywords):
+        """Starts a call; end() has its result."""
+        self._pipe.send((name, arguments, keywords))
+
+    def end(self):
+        return self._answer()
+
+    def call(self, name, *arguments, **keywords):
+        self.begin(name, *arguments, **keywords)
+        return self.end()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self._pipe.send(None)
+            self._answer()
+            self.process.join(60)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+# Figures.
+
+
+def quantile(values, q):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * (len(ordered) - 1) + 0.5))]
+
+
+def median(values):
+    return quantile(values, 0.5)
+
+
+def spread(values, scale=1.0, digits=2):
+    """ "median (p10 to p90)"."""
+    a, b, c = (quantile(values, q) * scale for q in (0.5, 0.1, 0.9))
+    return f"{a:.{digits}f} ({b:.{digits}f} to {c:.{digits}f})"
+
+
+def table(title, columns, rows):
+    cells = [[str(c) for c in columns]] + [[str(c) for c in row] for row in rows]
+    widths = [max(len(r[i]) for r in cells) for i in range(len(columns))]
+    print(title)
+    for row in cells:
+        line = "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))
+        )
+        print("  " + line.rstrip())
+    sys.stdout.flush()
+
+
+def machine():
+    import torch
+
+    if REHEARSE:
+        return "a rehearsal on the CPU: the figures mean nothing"
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, torch {torch.__version__}"
+
+
+def fresh_keys(n, _counter=[random.getrandbits(40)]):
+    """Keys that nobody has used."""
+    _counter[0] += 1
+    prompt = _counter[0].to_bytes(8, "little")
+    return b"".join(prompt + i.to_bytes(8, "little") for i in range(n))
+
+
+def sync(torch):
+    if not REHEARSE:
+        torch.cuda.synchronize()
+
+
+class Clock:
+    """Time on a stream between begin() and end(), in ms; on the CPU the time between the calls."""
+
+    def __init__(self, torch):
+        self.torch = torch
+        if not REHEARSE:
+            self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def begin(self):
+        if REHEARSE:
+            self.at = time.perf_counter()
+        else:
+            self.events[0].record()
+
+    def end(self):
+        if REHEARSE:
+            return (time.perf_counter() - self.at) * 1000
+        self.events[1].record()
+        self.events[1].synchronize()
+        return self.events[0].elapsed_time(self.events[1])
+
+
+def hold(torch, us):
+    """What is enqueued on the current stream from now on waits for so long, so that it then runs
+    without waiting for the host."""
+    if not REHEARSE:
+        torch.cuda._sleep(int(us * 1900))
+
+
+# Programs.
+
+
+def run(name, function):
+    """One benchmark: exit status 0, 1 or 77."""
+    try:
+        function()
+    except Waived as reason:
+        print(f"WAIVED {name}: {reason}")
+        sys.exit(WAIVED)
+    sys.exit(0)
+
+
+def run_tests(tests):
+    """Each a function: prints PASS, FAIL or WAIVED with its reason. Arguments name some."""
+    passed = failed = waived = 0
+    for test in tests:
+        name = re.sub("_", " ", test.__name__)
+        if len(sys.argv) > 1 and not any(a in name for a in sys.argv[1:]):
+            continue
+        try:
+            test()
+            print(f"PASS {name}")
+            passed += 1
+        except Waived as reason:
+            print(f"WAIVED {name}: {reason}")
+            waived += 1
+        except BaseException:
+            traceback.print_exc(file=sys.stdout)
+            print(f"FAIL {name}")
+            failed += 1
+        sys.stdout.flush()
+    print(f"{passed} passed, {failed} failed, {waived} waived")
+    sys.exit(1 if failed else 0 if passed or not waived else WAIVED)
+
+
+@contextlib.contextmanager
+def several(*managers):
+    """All of them entered, in order."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(m) for m in managers]
