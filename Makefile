@@ -51,7 +51,7 @@ WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes
 # and the shared library, and what the library exports is what is marked for it.
 COMPILE_FLAGS = -D_GNU_SOURCE -DKVC_IN_TREE=1 -DKVC_BUILD_VERSION='"$(VERSION)"' \
                 -I. -isystem build/gen $(DEPS_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS) \
-                -std=gnu11 -g -fPIC -fvisibility=hidden -pthread -MMD -MP
+                -std=gnu11 -g -fPIC -fvisibility=hidden -pthread -MD -MP
 LINK_FLAGS    = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(DEPS_LINK) $(LDFLAGS)
 
 # The user's CPPFLAGS, CFLAGS and LDFLAGS come last.
@@ -164,7 +164,7 @@ fuzzers: $(FUZZERS)
 
 lint: $(GEN_HEADERS) ## clang-tidy, cppcheck and gcc -fanalyzer over the product's sources
 	@scripts/setup --dev
-	@scripts/lint $(filter-out -MMD -MP -g,$(COMPILE_FLAGS)) -DKVC_DEBUG=1 -DKVC_LINT=1
+	@scripts/lint $(filter-out -MD -MP -g,$(COMPILE_FLAGS)) -DKVC_DEBUG=1 -DKVC_LINT=1
 
 bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips beside a bare echo
 	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done
