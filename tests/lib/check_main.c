@@ -14,6 +14,7 @@
 
 static int fds_at_start;
 static pid_t runner;
+static bool by_daemon;
 
 double check_time_multiplier(void)
 {
@@ -47,6 +48,11 @@ void check_skip(const char *function, const char *format, ...)
     fflush(stdout);
 }
 
+bool check_copies_by_daemon(void)
+{
+    return by_daemon;
+}
+
 static void before_test(void)
 {
     if (getpid() == runner)
@@ -57,8 +63,15 @@ static void before_test(void)
     fds_at_start = fd_count_open();
 }
 
+static void before_daemon_test(void)
+{
+    by_daemon = true;
+    before_test();
+}
+
 static void after_test(void)
 {
+    by_daemon = false;
     int orphans;
 
     if (getpid() == runner)
@@ -80,25 +93,41 @@ static bool wanted(const char *name, int argc, char **argv)
     return argc < 2;
 }
 
+static TCase *make_tcase(Suite *suite, const char *name, double limit_s, void (*before)(void))
+{
+    TCase *tcase = tcase_create(name);
+
+    tcase_set_timeout(tcase, limit_s * check_time_multiplier());
+    tcase_add_checked_fixture(tcase, before, after_test);
+    suite_add_tcase(suite, tcase);
+    return tcase;
+}
+
 int check_main(int argc, char **argv, const char *name, double limit_s,
                const struct check_test *tests, size_t n)
 {
     Suite *suite = suite_create(name);
-    TCase *tcase = tcase_create(name);
+    TCase *tcase = make_tcase(suite, name, limit_s, before_test), *again = NULL;
     SRunner *srunner;
+    char other[128];
     int failed, orphans;
 
     runner = getpid();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    tcase_set_timeout(tcase, limit_s * check_time_multiplier());
-    tcase_add_checked_fixture(tcase, before_test, after_test);
+    snprintf(other, sizeof(other), "%s, copies by the daemon", name);
     for (size_t i = 0; i < n; i++) {
         int last = tests[i].last > tests[i].first ? tests[i].last : tests[i].first;
 
-        if (wanted(tests[i].test->name, argc, argv))
+        if (!wanted(tests[i].test->name, argc, argv))
+            continue;
+        if (tests[i].ways != CHECK_DAEMON_COPIES)
             tcase_add_loop_test(tcase, tests[i].test, tests[i].first, last + 1);
+        if (tests[i].ways == CHECK_ONE_WAY)
+            continue;
+        if (again == NULL)
+            again = make_tcase(suite, other, limit_s, before_daemon_test);
+        tcase_add_loop_test(again, tests[i].test, tests[i].first, last + 1);
     }
-    suite_add_tcase(suite, tcase);
     srunner = srunner_create(suite);
     srunner_run_all(srunner, CK_ENV);
     failed = srunner_ntests_failed(srunner);

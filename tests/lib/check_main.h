@@ -19,11 +19,23 @@
 #define CHECK_LIFE_S 30
 #define CHECK_LONG_S 120
 
+// Who copies blocks makes no difference to what must hold: tests for which it could run twice, the
+// second time in a test case whose name ends in ", copies by the daemon".
+enum check_ways {
+    CHECK_ONE_WAY, // the worker copies, or it does not matter
+    CHECK_BOTH_WAYS,
+    CHECK_DAEMON_COPIES, // the second time only
+};
+
 // A test with loop bounds runs once for each _i from first to last.
 struct check_test {
     const TTest *test;
     int first, last;
+    enum check_ways ways;
 };
+
+// Whether this is the second time. tests/lib's kv and storekit then let the daemon copy.
+bool check_copies_by_daemon(void);
 
 int check_main(int argc, char **argv, const char *suite, double limit_s,
                const struct check_test *tests, size_t n);
@@ -51,6 +63,18 @@ bool check_long(void);
 void check_skip(const char *function, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+// All tests run for both ways to copy.
+#define CHECK_MAIN_BOTH_WAYS(suite, limit_s, ...)                                                  \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        const TTest *const plain[] = {__VA_ARGS__};                                                \
+        struct check_test tests[sizeof(plain) / sizeof(plain[0])];                                 \
+                                                                                                   \
+        for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)                              \
+            tests[i] = (struct check_test){.test = plain[i], .ways = CHECK_BOTH_WAYS};             \
+        return check_main(argc, argv, suite, limit_s, tests, sizeof(tests) / sizeof(tests[0]));    \
+    }
+
 #define CHECK_MAIN(suite, limit_s, ...)                                                            \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
@@ -58,15 +82,19 @@ void check_skip(const char *function, const char *format, ...)
         struct check_test tests[sizeof(plain) / sizeof(plain[0])];                                 \
                                                                                                    \
         for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)                              \
-            tests[i] = (struct check_test){plain[i], 0, 0};                                        \
+            tests[i] = (struct check_test){.test = plain[i]};                                      \
         return check_main(argc, argv, suite, limit_s, tests, sizeof(tests) / sizeof(tests[0]));    \
     }
 
-// The same with loops: CHECK_MAIN_LOOPS("x", CHECK_UNIT_S, {test_a, 0, 0}, {test_each, 0, 7})
+// With loops: CHECK_MAIN_LOOPS("x", CHECK_UNIT_S, {test_a, 0, 0}, {test_each, 0, 7}), and a fourth
+// member for those that run for both ways to copy.
 #define CHECK_MAIN_LOOPS(suite, limit_s, ...)                                                      \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
+        _Pragma("GCC diagnostic push")                                                             \
+        _Pragma("GCC diagnostic ignored \"-Wmissing-field-initializers\"")                         \
         const struct check_test tests[] = {__VA_ARGS__};                                           \
+        _Pragma("GCC diagnostic pop")                                                              \
                                                                                                    \
         return check_main(argc, argv, suite, limit_s, tests, sizeof(tests) / sizeof(tests[0]));    \
     }

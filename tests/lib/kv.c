@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/lib/check_main.h"
+
 #define GAP      24u // behind each block of a slice
 #define GAP_BYTE 0xa5
 
@@ -34,6 +36,8 @@ void kv_init(struct kv *kv, const uint32_t *slice_bytes, uint32_t n_slices, uint
     kv->desc.n_blocks = n_blocks;
     for (uint32_t b = 0; b < n_blocks; b++)
         kv_clear(kv, b);
+    if (check_copies_by_daemon())
+        kv_lend(kv);
 }
 
 void kv_free(struct kv *kv)

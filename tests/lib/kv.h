@@ -29,8 +29,8 @@ struct kv {
 void kv_init(struct kv *kv, const uint32_t *slice_bytes, uint32_t n_slices, uint32_t n_blocks);
 void kv_free(struct kv *kv);
 
-// Moves the memory, with what it holds, into a memfd for the daemon to copy from and to. Once more
-// does nothing.
+// Moves the memory, with what it holds, into a memfd for the daemon to copy from and to, as kv_init
+// does by itself in a test that runs for the second time. Once more does nothing.
 void kv_lend(struct kv *kv);
 
 void kv_fill(struct kv *kv, uint32_t block, uint64_t seed);

@@ -10,6 +10,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "kernels/pack.h"
+#include "tests/lib/check_main.h"
 
 static kvc_status fake_copy(void *mover, const struct move *move, move_done_cb *done, void *arg)
 {
@@ -60,16 +61,16 @@ static void on_log(void *arg, enum log_level level, const char *line, size_t len
     fprintf(stderr, "%.*s\n", (int)length, line);
 }
 
-static bool by_daemon;
+static enum { AS_IS_RUN, BY_WORKER, BY_DAEMON } way;
 
 void kit_copies_by(bool daemon)
 {
-    by_daemon = daemon;
+    way = daemon ? BY_DAEMON : BY_WORKER;
 }
 
 bool kit_daemon_copies(void)
 {
-    return by_daemon;
+    return way == AS_IS_RUN ? check_copies_by_daemon() : way == BY_DAEMON;
 }
 
 static struct kit_copy *take_copy(struct kit *kit)
@@ -81,14 +82,29 @@ static struct kit_copy *take_copy(struct kit *kit)
     return NULL;
 }
 
-static void tell(struct kit *kit, struct kit_copy *copy, uint32_t chunk, const uint64_t *cells,
-                 kvc_status status)
+struct kit_copy *kit_copy_load(struct kit *kit)
+{
+    return take_copy(kit);
+}
+
+struct kit_copy *kit_copy(struct kit *kit, struct save *save,
+                          const struct store_save_result *result)
+{
+    struct kit_copy *copy = take_copy(kit);
+
+    *copy = (struct kit_copy){
+        .save = save, .first_chunk = result->first_chunk, .n_chunks = result->n_chunks};
+    return copy;
+}
+
+void kit_tell_copy(struct kit *kit, struct kit_copy *copy, uint32_t chunk, const uint64_t *cells,
+                   kvc_status status)
 {
     if (copy->told[chunk])
         return;
     copy->told[chunk] = true;
     copy->n_told++;
-    store_chunk_copied(kit->store, copy->save, chunk, cells, status);
+    store_chunk_copied(kit->store, copy->save, copy->first_chunk + chunk, cells, status);
     if (copy->n_told == copy->n_chunks)
         memset(copy, 0, offsetof(struct kit_copy, told));
     kit_check(kit);
@@ -96,7 +112,7 @@ static void tell(struct kit *kit, struct kit_copy *copy, uint32_t chunk, const u
 
 void kit_tell(struct kit *kit, const struct kit_save *save, uint32_t chunk, kvc_status status)
 {
-    tell(kit, save->copy, chunk, NULL, status);
+    kit_tell_copy(kit, save->copy, chunk, NULL, status);
 }
 
 /* What the daemon's copier does when all sessions have ended. */
@@ -106,7 +122,7 @@ static void end_copies(struct kit *kit)
         struct kit_copy *copy = &kit->copies[i];
 
         for (uint32_t chunk = 0; copy->save && chunk < copy->n_chunks; chunk++)
-            tell(kit, copy, chunk, NULL, KVC_E_CANCELLED);
+            kit_tell_copy(kit, copy, chunk, NULL, KVC_E_CANCELLED);
         if (copy->load)
             store_load_copied(kit->store, copy->load, false);
         copy->load = NULL;
@@ -291,7 +307,7 @@ static kvc_status open_save(struct kit *kit, struct kit_owner *owner,
                                  .n_entries = n_entries,
                                  .checksums = true,
                                  .notify = notify,
-                                 .by_daemon = by_daemon};
+                                 .by_daemon = kit_daemon_copies()};
     kvc_status status;
 
     memset(save, 0, sizeof(*save));
@@ -330,10 +346,8 @@ void kit_save_seal(struct kit *kit, struct kit_save *save)
     save->result.locations = save->locations;
     save->result.chunks = save->chunks;
     store_save_seal(kit->store, save->open, &save->result);
-    if (by_daemon && save->result.save != 0) {
-        save->copy = take_copy(kit);
-        *save->copy = (struct kit_copy){.save = save->open, .n_chunks = save->result.n_chunks};
-    }
+    if (kit_daemon_copies() && save->result.save != 0)
+        save->copy = kit_copy(kit, save->open, &save->result);
     save->open = NULL;
     kit_check(kit);
     for (uint32_t i = 0; i < save->n_keys; i++)
@@ -366,7 +380,7 @@ int kit_abort(struct kit *kit, struct kit_save *save, bool never_all)
     ck_assert_uint_eq(outcome.save, save->result.save);
     /* The daemon's copies that have not begun end here; the save is told of like any other. */
     for (uint32_t i = 0; pending && never_all && save->copy && i < save->result.n_chunks; i++)
-        tell(kit, save->copy, i, NULL, KVC_E_CANCELLED);
+        kit_tell_copy(kit, save->copy, i, NULL, KVC_E_CANCELLED);
     if (pending && !(never_all && save->copy))
         return -1;
     if (pending)
@@ -418,7 +432,7 @@ void kit_write(struct kit *kit, const struct kit_save *save, uint32_t chunk)
         cells[i] = sum;
     }
     if (save->copy) {
-        tell(kit, save->copy, chunk, cells, KVC_OK);
+        kit_tell_copy(kit, save->copy, chunk, cells, KVC_OK);
         return;
     }
     memcpy(entry, cells, save->chunks[chunk].blocks * sizeof(cells[0]));
@@ -529,7 +543,7 @@ void kit_load(struct kit *kit, struct kit_owner *owner, uint64_t lease, uint32_t
     load->owner = owner;
     load->first = first_key;
     load->count = count;
-    if (by_daemon) {
+    if (kit_daemon_copies()) {
         load->copy = take_copy(kit);
         ck_assert_int_eq(store_load_by_daemon(kit->store, owner->owner, &request, load->locations,
                                               &load->copy->load, &kit->why),

@@ -35,11 +35,11 @@ struct kit_owner {
     bool freed; /* owner_free was called */
 };
 
-/* A save or load that the daemon copies and that has not ended. */
+/* A call of a save, or a load, that the daemon copies and that has not ended. */
 struct kit_copy {
     struct save *save;
     struct load *load;
-    uint32_t n_chunks, n_told;
+    uint32_t first_chunk, n_chunks, n_told;
     bool told[KIT_KEYS]; /* chunks whose end was told */
 };
 
@@ -75,7 +75,7 @@ struct kit_entry {
 
 struct kit_save {
     struct kit_owner *owner;
-    struct save *open; /* until it is sealed */
+    struct save *open;     /* until it is sealed */
     struct kit_copy *copy; /* NULL: the worker copies */
     uint32_t short_of;
     uint32_t n_keys, keys[KIT_KEYS];
@@ -97,12 +97,19 @@ struct kit_load {
 
 /*
  * Who copies in saves and loads that are opened from now on: the worker, which proves it by a word,
- * or the daemon itself. All helpers do what it takes; the lines of saving.md hold for both.
+ * or the daemon itself. All helpers do what it takes. It is as check_copies_by_daemon() says, until
+ * a test says otherwise.
  */
 void kit_copies_by(bool daemon);
 bool kit_daemon_copies(void);
 /* A copy of the daemon has ended: well, or not. */
 void kit_tell(struct kit *kit, const struct kit_save *save, uint32_t chunk, kvc_status status);
+/* The same for tests that make their own calls. */
+struct kit_copy *kit_copy(struct kit *kit, struct save *save,
+                          const struct store_save_result *result);
+struct kit_copy *kit_copy_load(struct kit *kit); /* the caller sets load */
+void kit_tell_copy(struct kit *kit, struct kit_copy *copy, uint32_t chunk, const uint64_t *cells,
+                   kvc_status status);
 
 void kit_open(struct kit *kit, const struct kit_config *config);
 /* Ends everything and checks that all slots came back and nothing alarming was logged. */
