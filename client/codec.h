@@ -138,6 +138,7 @@ struct codec_load {
     uint32_t first_slice, n_slices; /* n_slices 0: all from the first */
     uint64_t region;                /* 0: the worker copies */
     const uint32_t *blocks;         /* count, for the daemon */
+    const uint64_t *sums;           /* count, for the daemon, or NULL */
 };
 kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *len);
 struct codec_load_reply {
@@ -149,6 +150,8 @@ struct codec_load_reply {
     const uint32_t *generations;
     uint32_t n_valid; /* this and what follows: of a load by the daemon, whose count is 0 */
     const uint8_t *valid;
+    uint32_t n_sums; /* n_valid when there were some in the request, else 0 */
+    const uint64_t *sums;
     uint32_t status;
 };
 bool codec_get_load_reply(struct codec_scratch *scratch, const struct wire_packet *packet,

@@ -17,6 +17,8 @@ kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *
     message.region = load->region;
     message.n_blocks = load->region != 0 ? load->count : 0;
     message.blocks = (uint32_t *)load->blocks;
+    message.n_sums = load->sums != NULL ? load->count : 0;
+    message.sums = (uint64_t *)load->sums;
     return codec_pack_body(&message.base, body, len);
 }
 
@@ -43,6 +45,8 @@ bool codec_get_load_reply(struct codec_scratch *scratch, const struct wire_packe
     reply->generations = message->generations;
     reply->n_valid = (uint32_t)message->valid.len;
     reply->valid = message->valid.data;
+    reply->n_sums = (uint32_t)message->n_sums;
+    reply->sums = message->sums;
     reply->status = message->status;
     return true;
 }

@@ -307,8 +307,8 @@ typedef struct kvc_save_args {
  * KVC_E_LIMIT, the caller splits at a prefix.
  *
  * By slices, as the forward pass goes from layer to layer: the first call names some slices of its
- * one entry, and must be given save; further calls name others, each slice once, with the same keys
- * and blocks and more_of. Keys are assigned by the first call for all of them, pending for everybody
+ * entries, and must be given save; further calls name others, each slice once, with the same entries
+ * and more_of. Keys are assigned by the first call for all of them, pending for everybody
  * else until the last slice is there, and then published. If the first call gives save 0, there is
  * nothing to copy and no further call to make. All calls are one save: whatever fails, or KVC_E_BUSY
  * in one of them (no completion word is free), it is never published; kvc_cancel ends it.

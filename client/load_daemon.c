@@ -23,13 +23,15 @@ static kvc_status give_up(kvc_client *client, uint32_t seq)
                     "the load did not end in time, and may still write to its destinations");
 }
 
+/* sums: NULL when none were sent. */
 static kvc_status take_reply(kvc_client *client, const struct wire_packet *packet, uint32_t n,
-                             uint8_t *valid, bool *mismatch)
+                             uint8_t *valid, uint64_t *sums, bool *mismatch)
 {
     struct codec_load_reply reply;
     bool all = true;
 
-    if (!codec_get_load_reply(&client->scratch, packet, &reply) || reply.n_valid != n)
+    if (!codec_get_load_reply(&client->scratch, packet, &reply) || reply.n_valid != n ||
+        reply.n_sums != (sums != NULL ? n : 0))
         return client_distrust(client, "LoadReply", "malformed");
     for (uint32_t i = 0; i < n; i++)
         all = all && reply.valid[i] == 1;
@@ -37,6 +39,8 @@ static kvc_status take_reply(kvc_client *client, const struct wire_packet *packe
         return client_distrust(client, "LoadReply.status", "not what the blocks say");
     if (valid != NULL)
         memcpy(valid, reply.valid, n);
+    if (sums != NULL)
+        memcpy(sums, reply.sums, n * sizeof(*sums));
     if (reply.status == KVC_E_CHECKSUM)
         *mismatch = true;
     else if (reply.status != KVC_OK)
@@ -57,6 +61,7 @@ kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const s
         .n_slices = args->n_slices,
         .region = part->lent->region,
         .blocks = args->blocks + at,
+        .sums = args->sums != NULL ? args->sums + at : NULL,
     };
     struct call call = {.type = WIRE_LOAD, .arg = LOAD_BY_DAEMON};
     struct wire_packet packet;
@@ -67,5 +72,6 @@ kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const s
         return give_up(client, call.seq);
     if (status != KVC_OK)
         return status;
-    return take_reply(client, &packet, n, args->valid != NULL ? args->valid + at : NULL, mismatch);
+    return take_reply(client, &packet, n, args->valid != NULL ? args->valid + at : NULL,
+                      args->sums != NULL ? args->sums + at : NULL, mismatch);
 }

@@ -89,37 +89,60 @@ static kvc_status check_args(kvc_client *client, struct saving *saving, uint32_t
     return status;
 }
 
-/*
- * The same for a save by the daemon, of which a copy may run. A session that cannot be told must
- * end: what the daemon copies for it is then not published.
- */
-static void abort_unnamed(kvc_client *client, uint32_t seq, uint64_t *save)
+/* Ends a save that somebody may wait for; the answer is how it has ended. */
+static kvc_status abort_known(kvc_client *client, const struct codec_abort *abort)
 {
-    const struct codec_abort abort = {.request = seq};
     size_t len = 0;
-    kvc_status status;
+    kvc_status status = codec_put_abort(abort, client->rpc.body, &len);
 
-    if (seq == 0)
-        return;
-    status = codec_put_abort(&abort, client->rpc.body, &len);
-    if (status == KVC_OK)
-        status = rpc_post(&client->rpc, WIRE_ABORT, client->rpc.body, len, SAVE_UNNAMED(seq));
-    if (status != KVC_OK) {
-        rpc_break(&client->rpc, KVC_E_DISCONNECTED, NULL, "a late save cannot be given up");
-        return;
-    }
-    saves_add(&client->saves, SAVE_UNNAMED(seq));
-    *save = SAVE_UNNAMED(seq);
+    if (status != KVC_OK)
+        return status;
+    return rpc_post(&client->rpc, WIRE_ABORT, client->rpc.body, len, abort->save);
 }
 
-/* The save whose answer was not awaited: nothing of it was enqueued, nor will be. */
-static void abort_request(kvc_client *client, uint32_t seq)
+/*
+ * The save whose answer was not awaited: nothing of it was enqueued, nor will be. One that began
+ * with other slices ends with these, also if they were refused.
+ */
+static void abort_request(kvc_client *client, const struct saving *saving, uint32_t seq)
 {
     const struct codec_abort abort = {.request = seq, .never_all = true};
+    const struct codec_abort begun = {.save = saving->args->more_of};
     size_t len = 0;
 
     if (seq != 0 && codec_put_abort(&abort, client->rpc.body, &len) == KVC_OK)
         (void)rpc_tell(&client->rpc, WIRE_ABORT, client->rpc.body, len);
+    if (begun.save != 0)
+        (void)abort_known(client, &begun);
+}
+
+/*
+ * The same for a save by the daemon, of which a copy may run. A session that cannot be told must
+ * end: what the daemon copies for it is then not published.
+ */
+static void abort_by_daemon(kvc_client *client, const struct saving *saving, uint32_t seq,
+                            uint64_t *save)
+{
+    const struct codec_abort begun = {.save = saving->args->more_of}, abort = {.request = seq};
+    size_t len = 0;
+    kvc_status status;
+
+    if (begun.save == 0 && seq == 0)
+        return;
+    if (begun.save != 0) {
+        *save = begun.save;
+        status = abort_known(client, &begun);
+    } else {
+        status = codec_put_abort(&abort, client->rpc.body, &len);
+        if (status == KVC_OK)
+            status = rpc_post(&client->rpc, WIRE_ABORT, client->rpc.body, len, SAVE_UNNAMED(seq));
+    }
+    if (status != KVC_OK) {
+        rpc_break(&client->rpc, KVC_E_DISCONNECTED, NULL, "a late save cannot be given up");
+    } else if (begun.save == 0) {
+        *save = SAVE_UNNAMED(seq);
+        saves_add(&client->saves, *save);
+    }
 }
 
 static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
@@ -145,9 +168,9 @@ static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
                             save != NULL, client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->save_ms, &packet);
     if (status == KVC_E_DEADLINE && saving->by_daemon)
-        abort_unnamed(client, call.seq, save);
+        abort_by_daemon(client, saving, call.seq, save);
     else if (status == KVC_E_DEADLINE)
-        abort_request(client, call.seq);
+        abort_request(client, saving, call.seq);
     if (status != KVC_OK)
         return status;
     if (!codec_get_save_reply(&client->scratch, &packet, &saving->reply))
@@ -318,7 +341,9 @@ static void abort_rest(kvc_client *client, const struct saving *saving, uint32_t
 
     for (uint32_t i = chunk; i < reply->n_chunks && abort.n_never < KVC_KEYS_MAX; i++)
         never[abort.n_never++] = saving->calls * reply->n_chunks + i;
-    if (codec_put_abort(&abort, client->rpc.body, &len) == KVC_OK)
+    if (saving->args->more_of != 0)
+        (void)abort_known(client, &abort);
+    else if (codec_put_abort(&abort, client->rpc.body, &len) == KVC_OK)
         (void)rpc_tell(&client->rpc, WIRE_ABORT, client->rpc.body, len);
 }
 
@@ -389,10 +414,10 @@ static kvc_status begin_slices(kvc_client *client, struct saving *saving, const 
     const uint32_t *calls;
 
     if (args->more_of == 0) {
-        if (save == NULL && args->n_entries > 0 &&
-            count_slices(args, saving->parts[0]) != saving->parts[0]->layout.n_slices)
-            return rpc_fail(&client->rpc, KVC_E_INVALID, "save",
-                            "NULL, and more slices are to come");
+        for (uint32_t i = 0; i < args->n_entries && save == NULL; i++)
+            if (count_slices(args, saving->parts[i]) != saving->parts[i]->layout.n_slices)
+                return rpc_fail(&client->rpc, KVC_E_INVALID, "save",
+                                "NULL, and more slices are to come");
         return KVC_OK;
     }
     calls = saves_calls(&client->saves, args->more_of);

@@ -10,6 +10,8 @@ static kvc_status check_load(const struct msg_load *load, struct refusal *why)
         return refuse(why, KVC_E_UNSUPPORTED, "no event can be waited for", "event");
     if (load->region == 0 && load->blocks.n > 0)
         return refuse(why, KVC_E_INVALID, "blocks of no region", "blocks");
+    if (load->region == 0 && load->sums.n > 0)
+        return refuse(why, KVC_E_INVALID, "who copies adds them up", "sums");
     if (load->count > KVC_KEYS_MAX)
         return refuse(why, KVC_E_LIMIT, "more blocks than a request may have", "count");
     return KVC_OK;

@@ -219,14 +219,22 @@ void save_room(struct api *api)
 }
 
 /* More slices of a save: what was assigned is known, so that nothing waits. */
-static kvc_status more_slices(struct session *s, const struct store_save *req, struct refusal *why)
+static kvc_status more_slices(struct session *s, const struct store_save *req,
+                              struct transfer *transfer, const uint32_t *n_keys,
+                              struct refusal *why)
 {
     struct store_save_result result = result_in(s->api->scratch);
-    kvc_status status = store_save_slices(s->api->store, s->owner, req, &result, why);
+    struct save *save;
+    kvc_status status = store_save_slices(s->api->store, s->owner, req, &save, &result, why);
 
-    if (status == KVC_OK)
-        answer(s, &result, false, req->request, &req->entries[0].n_keys, 1);
-    return status;
+    if (status != KVC_OK) {
+        transfer_abandon(transfer);
+        return status;
+    }
+    answer(s, &result, transfer != NULL, req->request, n_keys, req->n_entries);
+    if (transfer != NULL)
+        transfer_start_save(transfer, save, &result);
+    return KVC_OK;
 }
 
 kvc_status save_save(struct session *s, const struct request *request, struct refusal *why)
@@ -250,18 +258,19 @@ kvc_status save_save(struct session *s, const struct request *request, struct re
 
     if (status == KVC_OK)
         status = read_entries(save, entries, why);
-    if (status == KVC_OK && req.save != 0)
-        return more_slices(s, &req, why);
     if (status == KVC_OK && req.by_daemon)
         status = transfer_prepare_save(s, save, &transfer, why);
-    if (status == KVC_OK)
-        status = store_save_open(s->api->store, s->owner, &req, &admitted, &short_of, why);
+    if (status != KVC_OK)
+        return status;
+    for (uint32_t i = 0; i < req.n_entries; i++)
+        n_keys[i] = entries[i].n_keys;
+    if (req.save != 0)
+        return more_slices(s, &req, transfer, n_keys, why);
+    status = store_save_open(s->api->store, s->owner, &req, &admitted, &short_of, why);
     if (status != KVC_OK) {
         transfer_abandon(transfer);
         return status;
     }
-    for (uint32_t i = 0; i < req.n_entries; i++)
-        n_keys[i] = entries[i].n_keys;
     if (short_of > 0)
         wait_for_room(s, admitted, transfer, request, n_keys);
     else

@@ -12,10 +12,13 @@ struct transfer;
 
 bool transfer_is_asked(const struct msg_save *save);
 
-/* Checks regions and block ids of a save and takes them into use; changes nothing else. */
+/*
+ * Checks regions and block ids of a save, or of more slices of one, and takes them into use;
+ * changes nothing else.
+ */
 kvc_status transfer_prepare_save(struct session *session, const struct msg_save *save,
                                  struct transfer **transfer, struct refusal *why);
-/* Starts the copies of a save that was sealed; with nothing to copy, or before that: ends it. */
+/* Starts the copies of a call, with what the store said to it; with nothing to copy: ends it. */
 void transfer_start_save(struct transfer *transfer, struct save *save,
                          const struct store_save_result *result);
 void transfer_abandon(struct transfer *transfer); /* one that was not started; NULL is fine */

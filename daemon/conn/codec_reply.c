@@ -178,6 +178,8 @@ struct bytes codec_load(struct codec *codec, const struct msg_load_reply *reply)
     m.checksums = (uint64_t *)reply->checksums;
     m.checked = BINARY(reply->checked, reply->n);
     m.valid = BINARY(reply->valid, reply->n_valid);
+    m.n_sums = reply->n_sums;
+    m.sums = (uint64_t *)reply->sums;
     m.status = reply->status;
     return BODY(codec, m);
 }

@@ -214,6 +214,7 @@ static bool from_load(struct codec *codec, const ProtobufCMessage *base, struct 
         .slices = m->slices,
         .blocks = NUMBERS(m, blocks),
         .region = m->region,
+        .sums = NUMBERS64(m, sums),
         .event = BYTES(m->event),
     };
     return true;

@@ -124,6 +124,7 @@ struct msg_load {
     uint32_t first_slice, slices;
     struct numbers blocks;
     uint64_t region;
+    struct numbers64 sums;
     struct bytes event;
 };
 
@@ -307,6 +308,8 @@ struct msg_load_reply {
     /* Copied by the daemon: then n is 0. */
     const uint8_t *valid;
     uint32_t n_valid;
+    const uint64_t *sums;
+    uint32_t n_sums; /* 0: none were asked for */
     uint32_t status;
 };
 

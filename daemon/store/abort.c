@@ -30,20 +30,6 @@ static uint32_t count_chunks(const struct save *save)
     return save->n_chunks * (1 + (uint32_t)list_length(&save->more));
 }
 
-static struct chunk *chunk_at(struct save *save, uint32_t i)
-{
-    struct slices *slices;
-
-    if (i < save->n_chunks)
-        return &save->chunks[i];
-    list_for_each(slices, &save->more, link) {
-        i -= save->n_chunks;
-        if (i < save->n_chunks)
-            return &slices->chunks[i];
-    }
-    return NULL;
-}
-
 /* The chunks of a later call that is named by its request, else all of them. */
 static void all_chunks(struct save *save, uint32_t request, uint32_t *first, uint32_t *end)
 {
@@ -52,7 +38,7 @@ static void all_chunks(struct save *save, uint32_t request, uint32_t *first, uin
     *first = 0;
     *end = count_chunks(save);
     for (uint32_t at = save->n_chunks; request != 0 && at < *end; at += save->n_chunks) {
-        slices = container_of(chunk_at(save, at), struct slices, chunks[0]);
+        slices = container_of(slices_chunk_at(save, at), struct slices, chunks[0]);
         if (slices->request != request)
             continue;
         *first = at;
@@ -71,7 +57,7 @@ static void waive_never(struct store *store, struct save *save, uint32_t request
     if (never_all)
         all_chunks(save, request, &first, &end);
     for (uint32_t i = first; i < end && save->owed > 0; i++) {
-        struct chunk *chunk = chunk_at(save, never_all ? i : never[i]);
+        struct chunk *chunk = slices_chunk_at(save, never_all ? i : never[i]);
 
         if (chunk->state == CHUNK_OWED)
             save_waived(store, chunk);

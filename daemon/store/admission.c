@@ -32,23 +32,12 @@ static kvc_status check_entry(const struct owner *owner, const struct store_save
     const struct store_save_entry *entry = &req->entries[i];
     struct store *store = owner->store;
     kvc_status status = owner_check_part(owner, entry->part, entry->epoch, "entries", i, why);
-    const struct table_layout *layout;
 
     if (status != KVC_OK)
         return status;
-    layout = table_layout(store->table, table_part(store->table, entry->part)->layout);
-    if (entry->first_slice != 0 || (entry->n_slices != 0 && entry->n_slices != layout->n_slices)) {
-        if (entry->first_slice >= layout->n_slices ||
-            entry->n_slices > layout->n_slices - entry->first_slice)
-            return store_refuse_at(why, KVC_E_INVALID, "entries", i, "slices",
-                                   "not slices of the layout");
-        if (req->by_daemon)
-            return store_refuse_at(why, KVC_E_UNSUPPORTED, "entries", i, "slices",
-                                   "the daemon copies whole blocks");
-        if (req->n_entries != 1)
-            return store_refuse_at(why, KVC_E_UNSUPPORTED, "entries", i, "slices",
-                                   "a save by slices has one entry");
-    }
+    status = slices_check(store, req, i, why);
+    if (status != KVC_OK)
+        return status;
     if (has_duplicate(store->hash_seed, entry->keys, entry->n_keys))
         return store_refuse_at(why, KVC_E_DUPLICATE, "entries", i, "keys",
                                "the same key twice in one entry");

@@ -21,6 +21,10 @@ struct admission_entry {
     bool closed;         /* no key of it gets room any more */
     struct tier_class *cls;
     uint64_t block_bytes;
+    /* Of saves by slices: */
+    uint32_t n_slices;                     /* of the first call */
+    uint32_t slots_end;                    /* where its part of save::slots ends */
+    uint64_t claimed[KVC_SLICES_MAX / 64]; /* that a call has brought, or will */
 };
 
 struct admission {

@@ -43,10 +43,12 @@ static bool is_range(const struct store *store, const struct store_save_entry *e
 /* A call for some slices only: more of them are to come. */
 static void note_slices(const struct store *store, const struct store_save *req, struct save *save)
 {
-    if (req->n_entries != 1 || !is_range(store, &req->entries[0]))
-        return;
-    save->by_slices = true;
-    save->n_slices = slices_claim(store, &req->entries[0], save->claimed);
+    struct admission_entry *entries = save->admission->entries;
+
+    for (uint32_t i = 0; i < req->n_entries; i++)
+        save->by_slices = save->by_slices || is_range(store, &req->entries[i]);
+    for (uint32_t i = 0; i < req->n_entries && save->by_slices; i++)
+        entries[i].n_slices = slices_claim(store, &req->entries[i], entries[i].claimed);
 }
 
 static struct save *make_save(struct owner *owner, const struct store_save *req,
@@ -66,8 +68,8 @@ static struct save *make_save(struct owner *owner, const struct store_save *req,
     save->notify = req->notify;
     save->by_daemon = req->by_daemon;
     list_init(&save->more);
-    note_slices(owner->store, req, save);
     save->admission = admission;
+    note_slices(owner->store, req, save);
     save->chunks = (void *)(save + 1);
     save->slots = (void *)(save->chunks + n_chunks);
     list_init(&save->queue);

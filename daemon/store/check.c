@@ -84,12 +84,17 @@ static const char *check_chunk(const struct save *save, const struct chunk *chun
     return NULL;
 }
 
-static uint32_t layout_slices(const struct recount *r, const struct save *save)
+/* Slices of all blocks of a chunk. */
+static uint32_t chunk_slices(const struct recount *r, const struct chunk *chunk)
 {
-    const struct table *table = r->store->table;
+    uint32_t slices = 0;
 
-    return table_layout(table, table_part(table, save->admission->entries[0].part)->layout)
-        ->n_slices;
+    for (uint32_t i = chunk->first; i < chunk->first + chunk->blocks; i++) {
+        const struct save_slot *slot = &chunk->save->slots[i];
+
+        slices += slices_of(r->store, store_record(r->store, slot->tier, slot->slot)->part);
+    }
+    return slices;
 }
 
 static const char *check_save(struct recount *r, const struct save *save)
@@ -114,7 +119,8 @@ static const char *check_save(struct recount *r, const struct save *save)
             return why;
         if (waits != chunk->owed)
             return "a chunk's words are miscounted";
-        if (save->phase == SAVE_COPYING && save->by_slices && missing != layout_slices(r, save))
+        if (save->phase == SAVE_COPYING && save->by_slices && chunk->missing > 0 &&
+            missing != chunk_slices(r, chunk))
             return "a chunk's missing slices are miscounted";
         owed += waits;
         if ((chunk->state == CHUNK_PUBLISHED) != (i < save->next))

@@ -32,8 +32,8 @@ void load_close(struct store *store, struct load *load, bool proved)
     owner_settle(owner);
 }
 
-static kvc_status check(struct owner *owner, const struct store_load *req, bool by_daemon,
-                        struct lease **lease, const struct lease_part **part, struct refusal *why)
+static kvc_status check(struct owner *owner, const struct store_load *req, struct lease **lease,
+                        const struct lease_part **part, struct refusal *why)
 {
     const struct table *table = owner->store->table;
     uint32_t n_slices;
@@ -57,8 +57,6 @@ static kvc_status check(struct owner *owner, const struct store_load *req, bool 
     n_slices = table_layout(table, table_part(table, req->part)->layout)->n_slices;
     if (req->first_slice >= n_slices || req->n_slices > n_slices - req->first_slice)
         return store_refuse(why, KVC_E_INVALID, "slices", "not slices of the layout");
-    if (by_daemon && (req->first_slice != 0 || (req->n_slices != 0 && req->n_slices != n_slices)))
-        return store_refuse(why, KVC_E_UNSUPPORTED, "slices", "the daemon copies whole blocks");
     return KVC_OK;
 }
 
@@ -152,7 +150,7 @@ static kvc_status open_load(struct store *store, struct owner *owner, const stru
     const struct lease_part *part = NULL;
     struct lease *lease;
     struct load *load;
-    kvc_status status = check(owner, req, by_daemon, &lease, &part, why);
+    kvc_status status = check(owner, req, &lease, &part, why);
 
     if (status != KVC_OK)
         goto settle;

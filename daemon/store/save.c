@@ -210,9 +210,9 @@ void save_fail(struct store *store, struct save *save, kvc_status status)
 void store_chunk_copied(struct store *store, struct save *save, uint32_t chunk,
                         const uint64_t *cells, kvc_status status)
 {
-    struct chunk *copied = &save->chunks[chunk];
+    struct chunk *copied = slices_chunk_at(save, chunk);
 
-    assert(save->by_daemon && chunk < save->n_chunks && copied->state == CHUNK_OWED);
+    assert(save->by_daemon && copied && copied->state == CHUNK_OWED);
     if (status != KVC_OK && save->phase == SAVE_COPYING)
         save_fail(store, save, status);
     if (save->phase == SAVE_COPYING)

@@ -31,9 +31,9 @@ struct chunk {
     struct chunk *main;     /* of the same blocks; published when no slice of them is missing */
     struct word *word;      /* CHUNK_OWED; NULL when the daemon copies */
     uint32_t first, blocks; /* of save::slots */
-    uint32_t slices;        /* that it proves; 1: all of a save of whole blocks */
+    uint32_t slices;        /* of all its blocks, that it proves; 1: a chunk of whole blocks */
     enum chunk_state state;
-    uint32_t missing; /* main: slices that are not proved */
+    uint32_t missing; /* main: slices, of all its blocks, that are not proved */
     uint32_t owed;    /* main: chunks of its blocks whose word, or copy, is waited for */
 };
 
@@ -65,9 +65,7 @@ struct save {
     bool checksums, notify;
     bool by_daemon;
     bool by_slices;
-    uint32_t n_slices;                     /* by_slices: those of the first call */
-    struct list more;                      /* by_slices: later calls */
-    uint64_t claimed[KVC_SLICES_MAX / 64]; /* by_slices: slices that a call has brought, or will */
+    struct list more; /* by_slices: later calls */
     uint32_t n_slots, n_chunks;
     uint32_t owed;               /* chunks whose words, or copies, are waited for */
     uint32_t next;               /* the first chunk that is not published */
@@ -92,8 +90,13 @@ bool save_is_in(const struct save *save, uint32_t namespace_);
 
 /* slices.c: how many a part's layout has; those of an entry, which it adds to a set. */
 uint32_t slices_of(const struct store *store, uint32_t part);
+/* Refuses entry i of a call for what are not slices, or none in a call that has no other entry. */
+kvc_status slices_check(const struct store *store, const struct store_save *req, uint32_t i,
+                        struct refusal *why);
 uint32_t slices_claim(const struct store *store, const struct store_save_entry *entry,
                       uint64_t *claimed);
+/* A chunk of any call, counted through all of them, those of the first call first; or NULL. */
+struct chunk *slices_chunk_at(struct save *save, uint32_t i);
 
 /* Frees the save's memory; it is in no list afterwards. */
 void save_free(struct save *save);

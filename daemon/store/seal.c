@@ -28,13 +28,27 @@ static bool begin_chunk(struct store *store, struct save *save, uint64_t now)
         .main = chunk,
         .word = word,
         .first = save->n_slots,
-        .slices = save->by_slices ? save->n_slices : 1,
-        .missing = save->by_slices ? slices_of(store, save->admission->entries[0].part) : 1,
+        .slices = save->by_slices ? 0 : 1,
+        .missing = save->by_slices ? 0 : 1,
         .owed = 1,
     };
     save->n_chunks++;
     save->owed++;
     return true;
+}
+
+/* A block of the chunk that was begun last. */
+static void add_block(const struct store *store, struct save *save,
+                      const struct admission_entry *entry, uint32_t i)
+{
+    struct chunk *chunk = &save->chunks[save->n_chunks - 1];
+
+    save->slots[save->n_slots++] = save->admission->slots[i];
+    chunk->blocks++;
+    if (save->by_slices) {
+        chunk->slices += entry->n_slices;
+        chunk->missing += slices_of(store, entry->part);
+    }
 }
 
 /* Cuts what is assigned into chunks, as far as there are words; the rest is taken back. */
@@ -46,7 +60,7 @@ static void cut(struct store *store, struct save *save)
     bool out_of_words = false;
 
     for (uint32_t e = 0; e < admission->n_entries; e++) {
-        const struct admission_entry *entry = &admission->entries[e];
+        struct admission_entry *entry = &admission->entries[e];
 
         for (uint32_t i = entry->first; i < entry->end; i++) {
             if (admission->states[i] != STORE_KEY_ASSIGNED)
@@ -57,9 +71,9 @@ static void cut(struct store *store, struct save *save)
                 admit_take_back(store, save, i);
                 continue;
             }
-            save->slots[save->n_slots++] = admission->slots[i];
-            save->chunks[save->n_chunks - 1].blocks++;
+            add_block(store, save, entry, i);
         }
+        entry->slots_end = save->n_slots;
     }
 }
 
@@ -96,6 +110,7 @@ static void fill_result(struct store *store, const struct save *save,
             .number = save->by_daemon ? 0 : save->chunks[i].word->number,
         };
     result->n_chunks = save->n_chunks;
+    result->first_chunk = 0;
     result->save = save->n_chunks > 0 ? save->id : 0;
 }
 

@@ -268,13 +268,15 @@ struct store_save_entry {
     uint32_t part, epoch;
     const uint8_t *keys;
     uint32_t n_keys;
-    uint32_t first_slice, n_slices; /* n_slices 0: all from the first */
+    /* n_slices 0: all from the first. In saves by slices an entry may have none in a call: from the
+     * layout's end on. */
+    uint32_t first_slice, n_slices;
 };
 struct store_save {
     const struct store_save_entry *entries;
     uint32_t n_entries;
     bool checksums, notify;
-    uint64_t save; /* more slices of this one; 0: a new save */
+    uint64_t save;    /* more slices of this one; 0: a new save */
     uint32_t request; /* the packet's sequence number, for aborts that name it */
     bool by_daemon;   /* the daemon copies: into any slot, and store_chunk_copied is the proof */
 };
@@ -285,22 +287,24 @@ struct store_chunk {
 };
 /* The caller's arrays: one element a key over all entries, in order; chunks: as many as keys. */
 struct store_save_result {
-    uint64_t save; /* 0 when nothing is to be copied; then no save_done follows */
-    uint8_t *states;                  /* enum store_key */
+    uint64_t save;   /* 0 when nothing is to be copied; then no save_done follows */
+    uint8_t *states; /* enum store_key */
     struct store_location *locations; /* of assigned keys only, at the key's place */
     struct store_chunk *chunks;
     uint32_t n_chunks;
+    uint32_t
+        first_chunk; /* where they are counted from: store_save_slices' behind earlier calls' */
 };
 
 struct save; /* a save that is being admitted, or copied by the daemon */
 
 /*
  * Checks everything, then takes hits, marks pending keys and assigns slots to what is missing as
- * far as there is room now. *short_of is the number of keys that lack room while room is being made;
- * if it is not 0 the caller may call store_save_more again when events.room says so, for at most
- * KVC_SAVE_ROOM_MS; then it must call store_save_seal, which skips the rest, cuts chunks, gives
- * words and fills the result. Between the calls the owner's end is safe: the save is dropped with it
- * and *save is invalid.
+ * far as there is room now. *short_of is the number of keys that lack room while room is being
+ * made; if it is not 0 the caller may call store_save_more again when events.room says so, for at
+ * most KVC_SAVE_ROOM_MS; then it must call store_save_seal, which skips the rest, cuts chunks,
+ * gives words and fills the result. Between the calls the owner's end is safe: the save is dropped
+ * with it and *save is invalid.
  */
 kvc_status store_save_open(struct store *store, struct owner *owner, const struct store_save *req,
                            struct save **save, uint32_t *short_of, struct refusal *why);
@@ -308,19 +312,22 @@ uint32_t store_save_more(struct store *store, struct save *save);
 void store_save_seal(struct store *store, struct save *save, struct store_save_result *result);
 
 /*
- * More slices of a save whose first call named some of them: the same entry, with slices that no
+ * More slices of a save whose first call named some of them: the same entries, with slices that no
  * call has named. The same keys are assigned, to the same slots, in the same chunks, with words of
- * their own. KVC_E_UNKNOWN: it has ended. KVC_E_DUPLICATE: slices twice. KVC_E_BUSY, field "word":
- * no words are free. A call gives the save its whole time anew.
+ * their own, or copied by the daemon like those of the first call. KVC_E_UNKNOWN: it has ended.
+ * KVC_E_DUPLICATE: slices twice. KVC_E_BUSY, field "word": no words are free. A call gives the save
+ * its whole time anew.
  */
 kvc_status store_save_slices(struct store *store, struct owner *owner, const struct store_save *req,
-                             struct store_save_result *result, struct refusal *why);
+                             struct save **save, struct store_save_result *result,
+                             struct refusal *why);
 
 /*
  * A chunk of a save by the daemon, sealed with something to copy: called once for each, when its
  * copy has ended or will not begin. KVC_OK: the bytes are there, and cells[] has a checksum a block
  * (NULL: none). Anything else ends the save, if it has not ended. The save stays until the last of
- * its chunks was told, whatever becomes of it or its owner.
+ * the chunks that were cut was told, whatever becomes of it or its owner; they are counted through
+ * all calls of a save by slices.
  */
 void store_chunk_copied(struct store *store, struct save *save, uint32_t chunk,
                         const uint64_t *cells, kvc_status status);
@@ -329,9 +336,9 @@ bool store_save_goes_on(const struct save *save);
 
 /*
  * Ends a save: its unpublished keys go. Chunks that the daemon copies are proved by nobody else, so
- * never[] and drained or gone owners mean nothing for them. never[] are chunks whose copies were never enqueued
- * (never_all: all of them). *pending: words are still owed, save_done follows and *outcome names the
- * save as it is so far; else *outcome is how it ended, and no save_done follows.
+ * never[] and drained or gone owners mean nothing for them. never[] are chunks whose copies were
+ * never enqueued (never_all: all of them). *pending: words are still owed, save_done follows and
+ * *outcome names the save as it is so far; else *outcome is how it ended, and no save_done follows.
  * By save id, or by the sequence number of its request when id is 0. KVC_E_UNKNOWN when it ended.
  */
 kvc_status store_abort(struct store *store, struct owner *owner, uint64_t save, uint32_t request,

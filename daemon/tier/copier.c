@@ -61,7 +61,14 @@ static kvc_status find_slots(const struct copier *c, const struct copier_block *
     return status;
 }
 
-/* Blocks of one region. */
+/* How many slices of a block are copied. */
+static uint32_t slices_of(const struct copier_block *block)
+{
+    return block->n_slices ? block->n_slices
+                           : region_layout(block->region)->n_slices - block->first_slice;
+}
+
+/* Blocks of one region, and the same slices of each. */
 static kvc_status copy_run(struct lane *lane, uint32_t first, uint32_t n_blocks)
 {
     const struct copier_job *job = lane->job;
@@ -75,8 +82,8 @@ static kvc_status copy_run(struct lane *lane, uint32_t first, uint32_t n_blocks)
         .slices = region_slices(region),
         .blocks = slots,
         .n_blocks = n_blocks,
-        .first_slice = job->next_slice,
-        .n_slices = lane->n_slices ? lane->n_slices : region_layout(region)->n_slices,
+        .first_slice = blocks[0].first_slice + job->slices_done,
+        .n_slices = lane->n_slices ? lane->n_slices : slices_of(blocks),
         .cells = job->cells ? cells : NULL,
     };
     kvc_status status = find_slots(lane->copier, blocks, n_blocks, slots), kept;
@@ -87,9 +94,14 @@ static kvc_status copy_run(struct lane *lane, uint32_t first, uint32_t n_blocks)
     status = job->way == COPIER_GATHER ? ops->gather(&pack) : ops->scatter(&pack);
     kept = region_leave(region);
     for (uint32_t i = 0; job->cells && i < n_blocks; i++)
-        job->cells[first + i] = (job->next_slice > 0 ? job->cells[first + i] : 0) + cells[i];
+        job->cells[first + i] = (job->slices_done > 0 ? job->cells[first + i] : 0) + cells[i];
     lane->bytes += bytes_of(&pack);
     return status != KVC_OK ? status : kept;
+}
+
+static bool is_same_run(const struct copier_block *a, const struct copier_block *b)
+{
+    return a->region == b->region && a->first_slice == b->first_slice && a->n_slices == b->n_slices;
 }
 
 static void copy(uv_work_t *work)
@@ -105,7 +117,7 @@ static void copy(uv_work_t *work)
         n_blocks /= 2;
     for (uint32_t i = 0, next; i < n_blocks && job->status == KVC_OK; i = next) {
         for (next = i + 1; next < n_blocks; next++)
-            if (job->blocks[next].region != job->blocks[i].region)
+            if (!is_same_run(&job->blocks[i], &job->blocks[next]))
                 break;
         job->status = copy_run(lane, i, next - i);
     }
@@ -135,13 +147,15 @@ static struct copier_job *next_job(struct copier *c)
 /* A block that is larger than a piece goes slice by slice, as many as fit. */
 static uint32_t count_slices(const struct copier_job *job)
 {
-    const struct pack_layout *layout = region_layout(job->blocks[0].region);
+    const struct copier_block *block = &job->blocks[0];
+    const struct pack_layout *layout = region_layout(block->region);
+    const uint32_t end = block->first_slice + slices_of(block);
     uint64_t bytes = 0;
     uint32_t n = 0;
 
     if (job->n_blocks > 1 || layout->block_bytes <= TIER_PIECE_BYTES)
         return 0;
-    for (uint32_t s = job->next_slice; s < layout->n_slices; s++, n++) {
+    for (uint32_t s = block->first_slice + job->slices_done; s < end; s++, n++) {
         bytes += layout->slice_bytes[s];
         if (n > 0 && bytes > TIER_PIECE_BYTES)
             break;
@@ -191,9 +205,9 @@ static void copied(uv_work_t *work, int cancelled)
     (void)cancelled; /* nobody cancels it */
     lane->job = NULL;
     c->bytes += lane->bytes;
-    job->next_slice += lane->n_slices;
+    job->slices_done += lane->n_slices;
     if (job->status == KVC_OK && lane->n_slices > 0 &&
-        job->next_slice < region_layout(job->blocks[0].region)->n_slices) {
+        job->slices_done < slices_of(&job->blocks[0])) {
         enqueue(c, job, true);
         start_lanes(c);
         return;
@@ -231,7 +245,7 @@ void copier_start(struct copier *c, struct copier_queue *queue, struct copier_jo
     assert(job->n_blocks > 0 && job->n_blocks <= KVC_CHUNK_BLOCKS);
     list_init(&job->link);
     job->queue = queue;
-    job->next_slice = 0;
+    job->slices_done = 0;
     job->status = KVC_OK;
     c->count++;
     enqueue(c, job, false);

@@ -29,11 +29,12 @@ struct copier_queue {
 };
 void copier_queue_init(struct copier_queue *queue);
 
-/* A block to copy: which of a region's, and its slot. */
+/* A block to copy, or some slices of one: which of a region's, and its slot. */
 struct copier_block {
     struct region *region;
     uint64_t offset; /* bytes from the tier's start */
     uint32_t id;
+    uint16_t first_slice, n_slices; /* in its layout; n_slices 0: all from the first */
     uint8_t tier;
 };
 
@@ -42,7 +43,7 @@ typedef void copier_done_cb(struct copier_job *job, kvc_status status);
 
 /*
  * The caller's memory, until done was called or the job was dropped. On KVC_OK cells, if not NULL,
- * has the checksum of each block, of the bytes as they were copied. After an error nothing is known
+ * has the checksum of each block, of the slices that were copied. After an error nothing is known
  * of the destination, but nothing writes there any more.
  */
 struct copier_job {
@@ -55,7 +56,7 @@ struct copier_job {
     /* The copier's own. */
     struct list link;
     struct copier_queue *queue;
-    uint32_t next_slice; /* of a block that is too large for one go */
+    uint32_t slices_done; /* of a block that is too large for one go */
     kvc_status status;
 };
 

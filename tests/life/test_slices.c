@@ -192,5 +192,70 @@ START_TEST(S9_a_save_by_slices_that_is_given_up)
 }
 END_TEST
 
-CHECK_MAIN("life/slices", CHECK_LIFE_S, S38_S9_layer_by_layer_there_and_back,
-           S39_the_last_slice_says_which_blocks_are_bad, S9_a_save_by_slices_that_is_given_up)
+// A step of an engine with two prompts: each call brings a layer of both.
+START_TEST(S9_S5_layers_of_several_prompts)
+{
+    kvc_outcome outcome;
+    uint64_t id = 0;
+    kvc_lease lease;
+
+    begin();
+    for (uint32_t i = 0; i < LAYERS; i += 2) {
+        const kvc_save_args args = {.entries =
+                                        (const kvc_save_entry[]){
+                                            {part, keys, ids, 30, NULL},
+                                            {part, keys + 40 * KVC_KEY_BYTES, ids + 40, 60, NULL},
+                                        },
+                                    .n_entries = 2,
+                                    .first_slice = i,
+                                    .n_slices = 2,
+                                    .more_of = id};
+
+        ck_assert_uint_eq(probe(), 0);
+        ck_assert_int_eq(kvc_save(client, &args, &id), KVC_OK);
+        ck_assert_uint_ne(id, 0);
+    }
+    ck_assert_int_eq(kvc_wait(client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(outcome.status, KVC_OK);
+    ck_assert_uint_eq(outcome.published, 90);
+    ck_assert_uint_eq(probe(), 30);
+    ck_assert_int_eq(kvc_lookup(other, 0, &part_other, 1, keys + 40 * KVC_KEY_BYTES, 60, 0, &lease),
+                     KVC_OK);
+    ck_assert_uint_eq(lease.blocks, 60);
+    ck_assert_int_eq(kvc_load(other, &(kvc_load_args){.lease = lease.id,
+                                                      .part = part_other,
+                                                      .count = 60,
+                                                      .blocks = ids + 40}),
+                     KVC_OK);
+    for (uint32_t i = 40; i < N; i++)
+        ck_assert(kv_holds(&kv_other, i, i));
+    ck_assert_int_eq(kvc_release(other, lease.id), KVC_OK);
+    end();
+}
+END_TEST
+
+// Whoever gives up waiting for the answer to some slices has given up the save, and can wait for
+// it.
+START_TEST(S14_slices_whose_answer_is_late)
+{
+    kvc_outcome outcome;
+    uint64_t id, again = 0;
+
+    begin();
+    ck_assert_int_eq(save(0, 2, 0, &id), KVC_OK);
+    daemon_freeze(d);
+    ck_assert_int_eq(save(2, 1, id, &again), KVC_E_DEADLINE);
+    daemon_thaw(d);
+    ck_assert_int_eq(kvc_wait(client, id, 10000, &outcome), KVC_OK);
+    ck_assert_int_ne(outcome.status, KVC_OK);
+    ck_assert_int_eq(save(3, 1, id, &again), KVC_E_UNKNOWN);
+    save_layers();
+    ck_assert_uint_eq(probe(), N);
+    end();
+}
+END_TEST
+
+CHECK_MAIN_BOTH_WAYS("life/slices", CHECK_LIFE_S, S38_S9_layer_by_layer_there_and_back,
+                     S39_the_last_slice_says_which_blocks_are_bad,
+                     S9_a_save_by_slices_that_is_given_up, S9_S5_layers_of_several_prompts,
+                     S14_slices_whose_answer_is_late)

@@ -121,8 +121,8 @@ static void on_copied(struct copier_job *job, kvc_status status)
 
 /* Blocks first .. of the worker, and slots from `slot` on of a tier: as the store gives them out,
  * no slot is in two jobs. */
-static void start(struct fixture *f, struct worker *w, struct task *task, enum copier_way way,
-                  uint32_t first, uint32_t n, enum tier_kind tier, uint32_t slot)
+static void fill_task(struct worker *w, struct task *task, enum copier_way way, uint32_t first,
+                      uint32_t n, enum tier_kind tier, uint32_t slot)
 {
     memset(task, 0, sizeof(*task));
     for (uint32_t i = 0; i < n; i++)
@@ -134,9 +134,20 @@ static void start(struct fixture *f, struct worker *w, struct task *task, enum c
         };
     task->job = (struct copier_job){
         .way = way, .blocks = task->blocks, .n_blocks = n, .cells = task->cells, .done = on_copied};
+}
+
+static void begin(struct fixture *f, struct worker *w, struct task *task)
+{
     inside = true;
     copier_start(f->copier, &w->queue, &task->job);
     inside = false;
+}
+
+static void start(struct fixture *f, struct worker *w, struct task *task, enum copier_way way,
+                  uint32_t first, uint32_t n, enum tier_kind tier, uint32_t slot)
+{
+    fill_task(w, task, way, first, n, tier, slot);
+    begin(f, w, task);
 }
 
 static const uint32_t small[] = {512, 36, 1};
@@ -194,6 +205,96 @@ START_TEST(large_blocks_go_in_pieces)
                                                        tier_address(f.tiers[TIER_GPU], 0)));
     ck_assert_uint_eq(copier_bytes(f.copier), region_layout(w.region)->block_bytes +
                                                   64 * region_layout(v.region)->block_bytes);
+    close_worker(&f, &w);
+    close_worker(&f, &v);
+    teardown(&f);
+}
+END_TEST
+
+/* Some slices of blocks, of each its own: nothing else is touched, and sums are of those slices. */
+START_TEST(S9_S38_ranges_of_slices)
+{
+    static const struct {
+        uint16_t first, n;
+    } ranges[4] = {{0, 1}, {1, 2}, {2, 0}, {3, 0}};
+    static struct task out[2], back;
+    struct fixture f;
+    struct worker w;
+    uint64_t bytes = 0;
+
+    setup(&f);
+    open_worker(&w, small, 3, 8);
+    fill_task(&w, &out[0], COPIER_GATHER, 0, 4, TIER_HOST, 0);
+    fill_task(&w, &out[1], COPIER_GATHER, 0, 4, TIER_HOST, 0);
+    fill_task(&w, &back, COPIER_SCATTER, 4, 4, TIER_HOST, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        out[0].blocks[i].first_slice = back.blocks[i].first_slice = ranges[i].first;
+        out[0].blocks[i].n_slices = back.blocks[i].n_slices = ranges[i].n;
+        out[1].blocks[i].first_slice = ranges[i].n == 1 ? 1 : 0;
+        out[1].blocks[i].n_slices = ranges[i].first;
+    }
+    memset(w.memory + 512 * 4, 0, 512 * 4);
+    begin(&f, &w, &out[0]);
+    drain(&f);
+    begin(&f, &w, &back);
+    drain(&f);
+    ck_assert_mem_eq(out[0].cells, back.cells, 4 * sizeof(back.cells[0]));
+    ck_assert_uint_eq(back.cells[3], 0);
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t s = ranges[i].first; s < (ranges[i].n ? ranges[i].first + ranges[i].n : 3u);
+             s++)
+            bytes += small[s];
+    ck_assert_uint_eq(copier_bytes(f.copier), 2 * bytes);
+    ck_assert_mem_eq(w.memory + 512 * 4, w.memory, 512);
+    for (uint32_t i = 512; i < 512 * 4; i++)
+        ck_assert_uint_eq(w.memory[512 * 4 + i], 0);
+    /* The rest of each block, and the sums are those of whole ones. */
+    begin(&f, &w, &out[1]);
+    drain(&f);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_uint_eq(
+            out[0].cells[i] + out[1].cells[i],
+            pack_checksum_slot(
+                region_layout(w.region),
+                tier_address(f.tiers[TIER_HOST], i * region_layout(w.region)->slot_bytes)));
+    close_worker(&f, &w);
+    teardown(&f);
+}
+END_TEST
+
+/* Of a large block, too; and between the pieces others have their turns. */
+START_TEST(large_ranges_go_in_pieces)
+{
+    static const uint32_t large[] = {100, 9u << 20, 9u << 20, 200};
+    static struct task range, rest, modest[4];
+    struct fixture f;
+    struct worker w, v;
+
+    setup(&f);
+    open_worker(&w, large, 4, 1);
+    open_worker(&v, small, 3, 64);
+    fill_task(&w, &range, COPIER_GATHER, 0, 1, TIER_GPU, 0);
+    range.blocks[0].first_slice = 1;
+    range.blocks[0].n_slices = 2;
+    fill_task(&w, &rest, COPIER_GATHER, 0, 1, TIER_GPU, 0);
+    rest.blocks[0].first_slice = 3;
+    begin(&f, &w, &range);
+    drain(&f);
+    ck_assert_uint_eq(copier_bytes(f.copier), 18u << 20);
+    begin(&f, &w, &rest);
+    drain(&f);
+    ck_assert_uint_eq(copier_bytes(f.copier), (18u << 20) + 200);
+    rest.cells[0] += range.cells[0] + pack_checksum_slice(w.memory, 100, 0);
+    memcpy(tier_address(f.tiers[TIER_GPU], 0), w.memory, 100);
+    ck_assert_uint_eq(rest.cells[0], pack_checksum_slot(region_layout(w.region),
+                                                        tier_address(f.tiers[TIER_GPU], 0)));
+    /* Two in flight; the large block comes back to the end of its queue's turn. */
+    fault_arm("copier.late", 0, 1);
+    start(&f, &w, &range, COPIER_GATHER, 0, 1, TIER_GPU, 0);
+    for (uint32_t i = 0; i < 4; i++)
+        start(&f, &v, &modest[i], COPIER_GATHER, 0, 64, TIER_HOST, 64 * i);
+    drain(&f);
+    ck_assert_uint_lt(modest[0].order, range.order);
     close_worker(&f, &w);
     close_worker(&f, &v);
     teardown(&f);
@@ -323,6 +424,7 @@ START_TEST(lost_memory_is_a_failed_copy)
 END_TEST
 
 CHECK_MAIN_LOOPS("tier/copier", CHECK_UNIT_S, {S11_each_byte_is_moved_once, 0, 0},
+                 {S9_S38_ranges_of_slices, 0, 0}, {large_ranges_go_in_pieces, 0, 0},
                  {large_blocks_go_in_pieces, 0, 0}, {sessions_take_turns, 0, 0},
                  {loads_go_before_saves_of_one_session, 0, 0}, {dropped_jobs_do_not_begin, 0, 0},
                  {F19_failed_copy_is_told_and_fills_half, 0, 0},

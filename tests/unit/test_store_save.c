@@ -35,7 +35,6 @@ static void expect_chunks(const struct kit_save *s, uint32_t n, const uint32_t *
 
 START_TEST(save_then_load_round_trip)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_load load;
     uint64_t lease;
@@ -60,7 +59,6 @@ END_TEST
 
 START_TEST(S1_hits_copy_nothing_and_are_used_last_first)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -84,7 +82,6 @@ END_TEST
 
 START_TEST(S1_head_of_a_saved_prefix_is_evicted_last)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 512, .slot_bytes = 4096});
@@ -99,7 +96,6 @@ END_TEST
 
 START_TEST(S2_chunks_of_64_blocks)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 512, .slot_bytes = 4096});
@@ -119,7 +115,6 @@ END_TEST
 
 START_TEST(S2_chunks_of_16_MiB_and_oversize_blocks)
 {
-    kit_copies_by(_i == 1);
     struct store_part_info medium, large;
     struct kit_owner *worker;
     struct kit_entry entries[3];
@@ -146,7 +141,6 @@ END_TEST
 
 START_TEST(S3_blocks_share_no_slot_and_go_alone)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_load load;
     uint64_t lease;
@@ -175,7 +169,6 @@ END_TEST
 
 START_TEST(S5_several_parts_in_one_call)
 {
-    kit_copies_by(_i == 1);
     struct store_part_info second;
     struct kit_owner *worker;
     struct kit_entry entries[3];
@@ -198,7 +191,6 @@ END_TEST
 
 START_TEST(S5_empty_entries_do_nothing)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entry;
 
@@ -231,7 +223,6 @@ static void expect_refused(struct kit_owner *owner, struct kit_entry entry, kvc_
 
 START_TEST(S5_refusals_name_the_field_and_change_nothing)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker, *reader, *scheduler;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -254,7 +245,6 @@ END_TEST
 
 START_TEST(S5_duplicate_keys_and_slices_are_refused)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     uint8_t keys[KVC_KEYS_MAX * KVC_KEY_BYTES];
     struct store_save_entry entry;
@@ -274,13 +264,6 @@ START_TEST(S5_duplicate_keys_and_slices_are_refused)
         KVC_E_DUPLICATE);
     ck_assert_str_eq(kit.why.field, "entries[0].keys");
     entry.n_keys = 4;
-    entry.n_slices = 1;
-    request.by_daemon = true;
-    ck_assert_int_eq(
-        store_save_open(kit.store, worker->owner, &request, &open, &short_of, &kit.why),
-        KVC_E_UNSUPPORTED);
-    ck_assert_str_eq(kit.why.field, "entries[0].slices");
-    request.by_daemon = kit_daemon_copies();
     entry.n_slices = 3;
     ck_assert_int_eq(
         store_save_open(kit.store, worker->owner, &request, &open, &short_of, &kit.why),
@@ -297,7 +280,6 @@ END_TEST
 
 START_TEST(S6_entries_of_one_call_share_a_prefix)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entries[2];
 
@@ -319,7 +301,6 @@ END_TEST
 
 START_TEST(S6_shared_keys_without_room_are_skipped_in_both)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entries[2];
 
@@ -337,7 +318,6 @@ END_TEST
 
 START_TEST(S7_pending_is_not_a_hit)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *a, *b;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -359,7 +339,6 @@ END_TEST
 
 START_TEST(S8_a_save_does_not_evict_its_own_hits)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -378,7 +357,6 @@ END_TEST
 
 START_TEST(S8_a_hit_lost_before_the_call_is_copied)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -394,7 +372,6 @@ END_TEST
 
 START_TEST(S10_the_leading_run_is_admitted)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *a, *b;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
@@ -499,7 +476,6 @@ END_TEST
 
 START_TEST(save_limit_of_saves_in_flight)
 {
-    kit_copies_by(_i == 1);
     struct kit_owner *worker;
     struct kit_entry entry;
 
@@ -513,16 +489,23 @@ START_TEST(save_limit_of_saves_in_flight)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS(
-    "store/save", CHECK_UNIT_S, {save_then_load_round_trip, 0, 1},
-    {S1_hits_copy_nothing_and_are_used_last_first, 0, 1},
-    {S1_head_of_a_saved_prefix_is_evicted_last, 0, 1}, {S2_chunks_of_64_blocks, 0, 1},
-    {S2_chunks_of_16_MiB_and_oversize_blocks, 0, 1}, {S3_blocks_share_no_slot_and_go_alone, 0, 1},
-    {S5_several_parts_in_one_call, 0, 1}, {S5_empty_entries_do_nothing, 0, 1},
-    {S5_refusals_name_the_field_and_change_nothing, 0, 1},
-    {S5_duplicate_keys_and_slices_are_refused, 0, 1}, {S6_entries_of_one_call_share_a_prefix, 0, 1},
-    {S6_shared_keys_without_room_are_skipped_in_both, 0, 1}, {S7_pending_is_not_a_hit, 0, 1},
-    {S8_a_save_does_not_evict_its_own_hits, 0, 1}, {S8_a_hit_lost_before_the_call_is_copied, 0, 1},
-    {S10_the_leading_run_is_admitted, 0, 1}, {save_without_words_admits_leading_chunks, 0, 0},
-    {save_fault_of_a_word_skips_the_rest, 0, 0}, {save_uses_only_extents_that_are_mapped, 0, 0},
-    {save_limit_of_saves_in_flight, 0, 1})
+CHECK_MAIN_LOOPS("store/save", CHECK_UNIT_S, {save_then_load_round_trip, 0, 0, CHECK_BOTH_WAYS},
+                 {S1_hits_copy_nothing_and_are_used_last_first, 0, 0, CHECK_BOTH_WAYS},
+                 {S1_head_of_a_saved_prefix_is_evicted_last, 0, 0, CHECK_BOTH_WAYS},
+                 {S2_chunks_of_64_blocks, 0, 0, CHECK_BOTH_WAYS},
+                 {S2_chunks_of_16_MiB_and_oversize_blocks, 0, 0, CHECK_BOTH_WAYS},
+                 {S3_blocks_share_no_slot_and_go_alone, 0, 0, CHECK_BOTH_WAYS},
+                 {S5_several_parts_in_one_call, 0, 0, CHECK_BOTH_WAYS},
+                 {S5_empty_entries_do_nothing, 0, 0, CHECK_BOTH_WAYS},
+                 {S5_refusals_name_the_field_and_change_nothing, 0, 0, CHECK_BOTH_WAYS},
+                 {S5_duplicate_keys_and_slices_are_refused, 0, 0, CHECK_BOTH_WAYS},
+                 {S6_entries_of_one_call_share_a_prefix, 0, 0, CHECK_BOTH_WAYS},
+                 {S6_shared_keys_without_room_are_skipped_in_both, 0, 0, CHECK_BOTH_WAYS},
+                 {S7_pending_is_not_a_hit, 0, 0, CHECK_BOTH_WAYS},
+                 {S8_a_save_does_not_evict_its_own_hits, 0, 0, CHECK_BOTH_WAYS},
+                 {S8_a_hit_lost_before_the_call_is_copied, 0, 0, CHECK_BOTH_WAYS},
+                 {S10_the_leading_run_is_admitted, 0, 0, CHECK_BOTH_WAYS},
+                 {save_without_words_admits_leading_chunks, 0, 0},
+                 {save_fault_of_a_word_skips_the_rest, 0, 0},
+                 {save_uses_only_extents_that_are_mapped, 0, 0},
+                 {save_limit_of_saves_in_flight, 0, 0, CHECK_BOTH_WAYS})
