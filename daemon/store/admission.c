@@ -119,7 +119,7 @@ static void read_request(const struct owner *owner, const struct store_save *req
             .end = first + in->n_keys,
             .next = first,
             .needed = part_needed(store, in->part),
-            .cls = store->part_class[in->part],
+            .partition = store->partitions[in->part],
             .block_bytes = table_layout(store->table, part->layout)->block_bytes,
         };
         if (entry->needed != UINT32_MAX)

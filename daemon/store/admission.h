@@ -19,7 +19,7 @@ struct admission_entry {
     uint32_t needed;     /* blocks that the part's rule asks for; UINT32_MAX: all */
     uint32_t wanted;     /* keys that wait for room, as told to the class */
     bool closed;         /* no key of it gets room any more */
-    struct tier_class *cls;
+    struct partition *partition;
     uint64_t block_bytes;
     /* Of saves by slices: */
     uint32_t n_slices;                     /* of the first call */

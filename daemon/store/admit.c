@@ -85,7 +85,6 @@ static void describe_slot(const struct save *save, const struct admission_entry 
     record->checksum = 0;
     record->last_use = save->owner->store->last_use;
     record->session = save->owner->id;
-    record->part = (uint16_t)entry->part;
     record->epoch = entry->epoch;
     record->loads = 0;
     record->flags = 0;
@@ -101,16 +100,17 @@ static enum room assign(struct store *store, struct save *save, const struct adm
     enum tier_kind tier;
     uint32_t slot, id;
     enum room room =
-        room_take(entry->cls, save->by_daemon ? anywhere : save->owner->mapped, &tier, &slot);
+        room_take(entry->partition, save->by_daemon ? anywhere : save->owner->mapped, &tier, &slot);
     struct table_slot *record;
 
     if (room != ROOM_TAKEN)
         return room;
     record = store_record(store, tier, slot);
     describe_slot(save, entry, admission_key(admission, i), record);
+    room_name(entry->partition, tier, slot, entry->part);
     store_set_state(store, record, SLOT_FILLING);
     if (blocks_add(store->blocks, entry->part, tier, slot, &id) != KVC_OK) {
-        room_give(entry->cls, tier, slot);
+        room_give(entry->partition, tier, slot);
         return ROOM_NONE;
     }
     blocks_get(store->blocks, id)->save = (uint32_t)save->id;
@@ -251,7 +251,7 @@ static uint32_t admit(struct store *store, struct save *save)
             else if (!entry->closed && !full_wait)
                 admit_last(store, save, entry);
             missing = count_missing(admission, entry);
-            room_want(entry->cls, (int64_t)missing - entry->wanted);
+            room_want(entry->partition, (int64_t)missing - entry->wanted);
             entry->wanted = missing;
             short_of += missing;
         }
@@ -309,10 +309,10 @@ uint32_t store_save_more(struct store *store, struct save *save)
 void admit_take_back(struct store *store, struct save *save, uint32_t i)
 {
     struct save_slot *slot = &save->admission->slots[i];
-    struct tier_class *cls = store_class(store, blocks_get(store->blocks, slot->block));
+    struct partition *partition = store_partition(store, blocks_get(store->blocks, slot->block));
 
     save_forget_block(store, slot);
-    room_give(cls, slot->tier, slot->slot);
+    room_give(partition, slot->tier, slot->slot);
     save->admission->states[i] = STORE_KEY_SKIPPED;
 }
 
@@ -335,7 +335,7 @@ void admit_let_go(struct store *store, struct save *save)
         store->waiting_saves--;
     admission->waiting = false;
     for (uint32_t e = 0; e < admission->n_entries; e++) {
-        room_want(admission->entries[e].cls, -(int64_t)admission->entries[e].wanted);
+        room_want(admission->entries[e].partition, -(int64_t)admission->entries[e].wanted);
         admission->entries[e].wanted = 0;
         admission->entries[e].closed = true;
     }
@@ -346,10 +346,7 @@ void admit_let_go(struct store *store, struct save *save)
             continue;
         if (blocks_get(store->blocks, admission->ids[i])->state != BLOCK_READY)
             admission->states[i] = STORE_KEY_SKIPPED;
-        if (is_needed(admission, i))
-            keep_release(store, admission->ids[i]);
-        else
-            keep_release_unused(store, admission->ids[i]);
+        keep_release(store, admission->ids[i], is_needed(admission, i));
     }
 }
 

@@ -36,6 +36,8 @@ struct blocks {
 
 /* Pinned: a block is most of what the daemon's own memory holds. */
 static_assert(sizeof(struct block) == 44, "metadata of a slot");
+static_assert(TABLE_PARTS <= UINT16_MAX, "block::part");
+static_assert(TABLE_SESSIONS * KVC_SESSION_SAVES_MAX + 1 < 1u << 24, "block::held");
 
 static uint32_t tag_of(const struct blocks *blocks, uint32_t part, const uint8_t *key)
 {
@@ -197,7 +199,7 @@ kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier,
     if (!fresh)
         blocks->free = block->save;
     *block = (struct block){
-        .part = part,
+        .part = (uint16_t)part,
         .slot = {SLOT_NONE, SLOT_NONE},
         .link = {{BLOCK_NONE, BLOCK_NONE}, {BLOCK_NONE, BLOCK_NONE}},
         .state = BLOCK_FILLING,

@@ -25,15 +25,16 @@ struct policy_link {
 };
 
 struct block {
-    uint32_t part;
     uint32_t slot[TIER_COUNT]; /* SLOT_NONE where it is not */
     uint32_t leases;           /* leases that cover it, each counted once a range */
     struct policy_link link[TIER_COUNT];
     uint16_t loads[TIER_COUNT]; /* open loads from each tier */
-    uint8_t state;
+    uint16_t part;
     uint8_t order[TIER_COUNT]; /* which order holds it (enum of the tiering), 0: none */
-    uint8_t moving;            /* a demotion or promotion is copying it */
-    uint32_t save;             /* FILLING: place of its save, for PENDING and its own call */
+    uint32_t held : 24;        /* other holds: its pin, and saves for the length of their call */
+    uint32_t state : 4;
+    uint32_t moving : 1; /* a demotion or promotion is copying it */
+    uint32_t save;       /* FILLING: place of its save, for PENDING and its own call */
 };
 
 struct blocks; /* the pool of blocks and the hash index over (part, key) */

@@ -5,6 +5,7 @@
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/load.h"
+#include "daemon/store/partition.h"
 #include "daemon/store/pin.h"
 #include "daemon/store/save.h"
 
@@ -14,7 +15,8 @@ struct recount {
     uint64_t doomed_slots, moving;
     uint64_t filling, quarantined; /* by the saves that they belong to */
     uint64_t loads, leases, watched;
-    uint32_t *holds;             /* by block */
+    uint32_t *holds;             /* by block: of saves and pins */
+    uint32_t *leased;            /* by block */
     uint32_t *reads[TIER_COUNT]; /* by block */
 };
 
@@ -174,7 +176,7 @@ static const char *check_owner(struct recount *r, const struct owner *owner)
         for (uint32_t p = 0; p < lease->n_parts; p++)
             for (uint32_t i = 0; i < lease->reach; i++)
                 if (lease->parts[p].blocks[i] != BLOCK_NONE)
-                    r->holds[lease->parts[p].blocks[i]]++;
+                    r->leased[lease->parts[p].blocks[i]]++;
         r->leases++;
     }
     if (list_length(&owner->leases) != owner->n_leases)
@@ -192,9 +194,11 @@ static const char *check_block(struct recount *r, uint32_t id)
     const struct block *block = blocks_get(r->store->blocks, id);
 
     if (block->state == BLOCK_UNUSED)
-        return r->holds[id] ? "a lease holds a block that is gone" : NULL;
-    if (block->leases != r->holds[id])
+        return r->holds[id] || r->leased[id] ? "a block that is gone is held" : NULL;
+    if (block->leases != r->leased[id])
         return "a block's leases are miscounted";
+    if (block->held != r->holds[id])
+        return "a block's holds are miscounted";
     r->moving += block->moving;
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         if (block->loads[tier] != r->reads[tier][id])
@@ -203,62 +207,9 @@ static const char *check_block(struct recount *r, uint32_t id)
             return "a block is in the wrong eviction order";
         r->doomed_slots += block->state == BLOCK_DOOMED && block->slot[tier] != SLOT_NONE;
     }
-    if (block->state == BLOCK_DOOMED && !block->leases && !block->moving &&
+    if (block->state == BLOCK_DOOMED && !block->leases && !block->held && !block->moving &&
         !block->loads[TIER_GPU] && !block->loads[TIER_HOST])
         return "a dropped block is kept by nothing";
-    return NULL;
-}
-
-/* Exactly the blocks of the order, coldest first. */
-static const char *check_order(const struct tier_class *cls, enum order order)
-{
-    const struct policy *policy = &cls->orders[order];
-    const struct store *store = cls->store;
-    uint64_t last = 0, n = 0;
-
-    for (uint32_t id = policy->head; id != BLOCK_NONE && n <= policy->count; n++) {
-        const struct block *block = blocks_get(store->blocks, id);
-        uint64_t used = blocks_record(store->blocks, id, policy->tier)->last_use;
-
-        if (block->order[policy->tier] != order || store_class(store, block) != cls)
-            return "an eviction order holds a block of another";
-        if (used < last)
-            return "an eviction order is not by last use";
-        last = used;
-        id = block->link[policy->tier].next;
-    }
-    return n == policy->count ? NULL : "an eviction order is miscounted";
-}
-
-static const char *check_classes(const struct recount *r)
-{
-    uint64_t used[TIER_COUNT] = {0}, in_order[ORDER_COUNT] = {0}, orders = 0;
-    const struct tier_class *cls;
-    const char *why;
-
-    list_for_each(cls, &r->store->classes, link) {
-        for (enum order order = ORDER_DIRTY; order < ORDER_COUNT; order++) {
-            why = check_order(cls, order);
-            if (why)
-                return why;
-            in_order[order] += cls->orders[order].count;
-        }
-        for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
-            used[tier] += cls->used[tier];
-    }
-    for (uint32_t id = 0; id < blocks_limit(r->store->blocks); id++)
-        for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
-            orders += blocks_get(r->store->blocks, id)->state != BLOCK_UNUSED &&
-                      blocks_get(r->store->blocks, id)->order[tier] != ORDER_NONE;
-    if (orders != in_order[ORDER_DIRTY] + in_order[ORDER_CLEAN] + in_order[ORDER_HOST])
-        return "a block says that it is in an eviction order and is not";
-    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
-        struct slots_count count;
-
-        slots_count(r->store->slots[tier], &count);
-        if (used[tier] != count.used_slots)
-            return "the slots of the classes are miscounted";
-    }
     return NULL;
 }
 
@@ -299,7 +250,7 @@ static const char *check_pins(struct recount *r)
         if (block->state != BLOCK_READY)
             return "a pinned block is not published";
         r->holds[pin->block]++;
-        bytes += store_class(store, block)->slot_bytes;
+        bytes += store_partition(store, block)->cls->slot_bytes;
     }
     if (store->pin_ends.count != store->pins.count || bytes != store->pinned_bytes)
         return "pins are miscounted";
@@ -327,7 +278,7 @@ static const char *check_all(struct recount *r)
     for (uint32_t id = 0; !why && id < blocks_limit(store->blocks); id++)
         why = check_block(r, id);
     if (!why)
-        why = check_classes(r);
+        why = partition_check_all(store);
     return why ? why : check_totals(r);
 }
 
@@ -335,11 +286,12 @@ const char *store_check(const struct store *store)
 {
     uint32_t n = blocks_limit(store->blocks);
     /* Not of base/mem: a check must not take the failure that a test has armed for another. */
-    uint32_t *memory = calloc(3ul * n + 1, sizeof(*memory));
+    uint32_t *memory = calloc(4ul * n + 1, sizeof(*memory));
     struct recount recount = {
         .store = store,
         .holds = memory,
-        .reads = {memory + n, memory + 2ul * n},
+        .leased = memory + n,
+        .reads = {memory + 2ul * n, memory + 3ul * n},
     };
     const char *why;
 

@@ -41,11 +41,18 @@ static void sink(struct expiry *expiry, struct expiry_item *item)
 
 kvc_status expiry_reserve(struct expiry *expiry)
 {
-    uint32_t size = expiry->size ? 2 * expiry->size : EXPIRY_SIZE_MIN;
+    return expiry_reserve_for(expiry, expiry->count + 1);
+}
+
+kvc_status expiry_reserve_for(struct expiry *expiry, uint32_t n)
+{
+    uint32_t size = expiry->size ? expiry->size : EXPIRY_SIZE_MIN;
     struct expiry_item **heap;
 
-    if (expiry->count < expiry->size)
+    if (n <= expiry->size)
         return KVC_OK;
+    while (size < n)
+        size *= 2;
     heap = mem_realloc(expiry->heap, size * sizeof(struct expiry_item *));
     if (!heap)
         return KVC_E_NO_MEMORY;

@@ -7,7 +7,8 @@
 
 static bool is_kept(const struct block *block)
 {
-    return block->leases || block->loads[TIER_GPU] || block->loads[TIER_HOST] || block->moving;
+    return block->leases || block->held || block->loads[TIER_GPU] || block->loads[TIER_HOST] ||
+           block->moving;
 }
 
 enum order keep_order(const struct block *block, enum tier_kind tier)
@@ -19,15 +20,23 @@ enum order keep_order(const struct block *block, enum tier_kind tier)
     return block->slot[TIER_HOST] == SLOT_NONE ? ORDER_DIRTY : ORDER_CLEAN;
 }
 
+static void leave(struct partition *partition, enum order order, uint32_t id)
+{
+    struct policy *policy = &partition->orders[order];
+
+    policy->ops->remove(policy, id);
+    partition_gives(partition, order);
+}
+
 /* Puts a block into the orders that its state calls for. used: as the hottest of them. */
 static void settle(struct store *store, uint32_t id, bool used)
 {
     struct block *block = blocks_get(store->blocks, id);
-    struct tier_class *cls = store_class(store, block);
+    struct partition *partition = store_partition(store, block);
 
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         enum order now = block->order[tier], next = keep_order(block, tier);
-        struct policy *policy = &cls->orders[next];
+        struct policy *policy = &partition->orders[next];
 
         if (now == next) {
             if (used && next != ORDER_NONE)
@@ -35,14 +44,16 @@ static void settle(struct store *store, uint32_t id, bool used)
             continue;
         }
         if (now != ORDER_NONE)
-            cls->orders[now].ops->remove(&cls->orders[now], id);
+            leave(partition, now, id);
         block->order[tier] = (uint8_t)next;
         if (next != ORDER_NONE && used)
             policy->ops->add(policy, id);
         else if (next != ORDER_NONE)
             policy->ops->place(policy, id);
+        if (next != ORDER_NONE)
+            partition_gives(partition, next);
         if (next == ORDER_CLEAN || next == ORDER_DIRTY || now == ORDER_CLEAN)
-            room_changed(cls, next == ORDER_CLEAN);
+            room_changed(partition, next == ORDER_CLEAN);
     }
 }
 
@@ -53,6 +64,7 @@ static void settle(struct store *store, uint32_t id, bool used)
 static void stamp(struct store *store, const struct block *block)
 {
     store->last_use++;
+    family_touch(store_partition(store, block)->family);
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         if (block->slot[tier] != SLOT_NONE)
             store_record(store, tier, block->slot[tier])->last_use = store->last_use;
@@ -62,7 +74,7 @@ static void stamp(struct store *store, const struct block *block)
 static void collect(struct store *store, uint32_t id)
 {
     struct block *block = blocks_get(store->blocks, id);
-    struct tier_class *cls = store_class(store, block);
+    struct partition *partition = store_partition(store, block);
     bool empty = true;
 
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
@@ -72,10 +84,10 @@ static void collect(struct store *store, uint32_t id)
             empty = false;
             continue;
         }
-        room_give(cls, tier, block->slot[tier]);
+        room_give(partition, tier, block->slot[tier]);
         block->slot[tier] = SLOT_NONE;
     }
-    if (empty && !block->leases && !block->moving)
+    if (empty && !block->leases && !block->held && !block->moving)
         blocks_drop(store->blocks, id);
 }
 
@@ -99,39 +111,51 @@ static void loosen(struct store *store, uint32_t id, bool used)
     }
 }
 
+/* Leases of the namespace hold one block more, or less: of those that are published. */
+static void count_leased(const struct store *store, const struct block *block, int by)
+{
+    if (block->state == BLOCK_READY)
+        usage_of(store, block->part)->leased += (uint64_t)by;
+}
+
+void keep_lease(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->state == BLOCK_READY || block->leases > 0);
+    if (block->leases++ > 0)
+        return;
+    count_leased(store, block, 1);
+    settle(store, id, false);
+}
+
+void keep_unlease(struct store *store, uint32_t id)
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->leases > 0);
+    if (--block->leases > 0)
+        return;
+    count_leased(store, block, -1);
+    loosen(store, id, true);
+}
+
 void keep_hold(struct store *store, uint32_t id)
 {
     struct block *block = blocks_get(store->blocks, id);
 
     assert(block->state == BLOCK_READY);
-    if (block->leases++ == 0)
+    if (block->held++ == 0)
         settle(store, id, false);
 }
 
-void keep_hold_again(struct store *store, uint32_t id)
+void keep_release(struct store *store, uint32_t id, bool used)
 {
     struct block *block = blocks_get(store->blocks, id);
 
-    assert(block->leases > 0);
-    block->leases++;
-}
-
-void keep_release(struct store *store, uint32_t id)
-{
-    struct block *block = blocks_get(store->blocks, id);
-
-    assert(block->leases > 0);
-    if (--block->leases == 0)
-        loosen(store, id, true);
-}
-
-void keep_release_unused(struct store *store, uint32_t id)
-{
-    struct block *block = blocks_get(store->blocks, id);
-
-    assert(block->leases > 0);
-    if (--block->leases == 0)
-        loosen(store, id, false);
+    assert(block->held > 0);
+    if (--block->held == 0)
+        loosen(store, id, used);
 }
 
 void keep_load(struct store *store, uint32_t id, enum tier_kind tier)
@@ -204,14 +228,14 @@ void keep_touch(struct store *store, uint32_t id)
 void keep_drop_copy(struct store *store, uint32_t id, enum tier_kind tier)
 {
     struct block *block = blocks_get(store->blocks, id);
-    struct tier_class *cls = store_class(store, block);
+    struct partition *partition = store_partition(store, block);
     uint32_t slot = block->slot[tier];
 
     assert(block->state == BLOCK_READY && !is_kept(block) && slot != SLOT_NONE);
     assert(block->slot[tier == TIER_GPU ? TIER_HOST : TIER_GPU] != SLOT_NONE);
     block->slot[tier] = SLOT_NONE;
     settle(store, id, false);
-    room_give(cls, tier, slot);
+    room_give(partition, tier, slot);
 }
 
 void keep_doom(struct store *store, uint32_t id)
@@ -219,6 +243,8 @@ void keep_doom(struct store *store, uint32_t id)
     struct block *block = blocks_get(store->blocks, id);
 
     assert(block->state == BLOCK_READY);
+    if (block->leases > 0)
+        count_leased(store, block, -1);
     blocks_unlink(store->blocks, id);
     block->state = BLOCK_DOOMED;
     settle(store, id, false);

@@ -16,12 +16,14 @@
 /* The order that a block must be in, by its state. */
 enum order keep_order(const struct block *block, enum tier_kind tier);
 
-/* Leases, and saves for the length of their call. */
+/* Leases. One that is leased already may be DOOMED. */
+void keep_lease(struct store *store, uint32_t id);
+void keep_unlease(struct store *store, uint32_t id);
+
+/* Saves for the length of their call, and pins. */
 void keep_hold(struct store *store, uint32_t id);
-void keep_hold_again(struct store *store, uint32_t id); /* one that is held: it may be DOOMED */
-void keep_release(struct store *store, uint32_t id);
-/* The same where the hold was no use of it: it keeps its place in the eviction order. */
-void keep_release_unused(struct store *store, uint32_t id);
+/* used false: the hold was no use of it, it keeps its place in the eviction order. */
+void keep_release(struct store *store, uint32_t id, bool used);
 
 /* Open loads from one of its tiers. */
 void keep_load(struct store *store, uint32_t id, enum tier_kind tier);

@@ -104,7 +104,7 @@ static void release_at(struct lease *lease, uint32_t at, uint32_t p)
     uint32_t *block = &lease->parts[p].blocks[at];
 
     if (*block != BLOCK_NONE)
-        keep_release(lease->owner->store, *block);
+        keep_unlease(lease->owner->store, *block);
     *block = BLOCK_NONE;
 }
 

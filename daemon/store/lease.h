@@ -43,8 +43,8 @@ kvc_status lease_reserve(struct lease *lease, uint32_t reach, struct refusal *wh
 
 /*
  * From `offset` on the lease holds n blocks a part (BLOCK_NONE: none); the caller has held them
- * (keep_hold) already. What was there is released, and so is what no rule needs for `count` blocks,
- * nor to go on behind the last.
+ * (keep_lease) already. What was there is released, and so is what no rule needs for `count`
+ * blocks, nor to go on behind the last.
  */
 void lease_set(struct lease *lease, uint32_t offset, uint32_t n, uint32_t *const *blocks,
                uint32_t count);

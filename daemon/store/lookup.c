@@ -275,7 +275,7 @@ static kvc_status grant(struct owner *owner, const struct store_lookup *req,
     for (uint32_t i = 0; i < found->n; i++)
         for (uint32_t p = 0; p < req->n_parts; p++)
             if (found->blocks[p][i] != BLOCK_NONE)
-                keep_hold(store, found->blocks[p][i]);
+                keep_lease(store, found->blocks[p][i]);
     lease_set(lease, req->offset, found->n, found->blocks, found->count);
     if (!found->more && found->count < req->offset)
         lease_set(lease, found->count, 0, found->blocks, found->count);
@@ -390,7 +390,7 @@ kvc_status store_adopt(struct store *store, struct owner *owner, const uint8_t *
         if (from->blocks[i] == BLOCK_NONE)
             continue;
         block = blocks_get(store->blocks, from->blocks[i]);
-        keep_hold_again(store, from->blocks[i]);
+        keep_lease(store, from->blocks[i]);
         if (block->state == BLOCK_READY)
             result->in_tier[tier_of(block)]++;
     }

@@ -11,24 +11,30 @@
 
 struct moving {
     struct store *store;
-    struct tier_class *cls;
+    struct partition *partition;
     struct list link; /* store::moves */
     uint32_t block;
     uint32_t slot; /* where it is copied to */
     enum tier_kind to;
 };
 
+static void count_demoting(struct partition *partition, int by)
+{
+    partition->demoting += (uint32_t)by;
+    partition->cls->demoting += (uint32_t)by;
+}
+
 static void end(struct moving *moving, kvc_status status)
 {
     struct store *store = moving->store;
-    struct tier_class *cls = moving->cls;
+    struct partition *partition = moving->partition;
     bool doomed = blocks_get(store->blocks, moving->block)->state == BLOCK_DOOMED;
     bool copied = status == KVC_OK && !doomed;
 
     list_remove(&moving->link);
-    store->moving_bytes -= cls->slot_bytes;
+    store->moving_bytes -= partition->cls->slot_bytes;
     if (moving->to == TIER_HOST)
-        cls->demoting--;
+        count_demoting(partition, -1);
     if (copied) {
         store_set_state(store, store_record(store, moving->to, moving->slot), SLOT_READY);
         if (moving->to == TIER_HOST)
@@ -36,7 +42,7 @@ static void end(struct moving *moving, kvc_status status)
         else
             store->stats.promotions++;
     } else {
-        room_give(cls, moving->to, moving->slot);
+        room_give(partition, moving->to, moving->slot);
     }
     if (status == KVC_OK) {
         store->moves_failed = 0;
@@ -69,7 +75,6 @@ static void describe_copy(const struct table_slot *from, struct table_slot *to)
     to->checksum = from->checksum;
     to->last_use = from->last_use;
     to->session = from->session;
-    to->part = from->part;
     to->epoch = from->epoch;
     to->loads = 0;
     to->flags = from->flags;
@@ -82,9 +87,10 @@ static enum moving_result failed(const struct store *store)
 }
 
 /* slot is taken for the copy and goes back when it cannot be started. */
-static enum moving_result start(struct tier_class *cls, struct moving *moving, uint32_t id,
+static enum moving_result start(struct partition *partition, struct moving *moving, uint32_t id,
                                 enum tier_kind to, uint32_t slot)
 {
+    const struct tier_class *cls = partition->cls;
     struct store *store = cls->store;
     enum tier_kind from = to == TIER_HOST ? TIER_GPU : TIER_HOST;
     uint32_t from_slot = blocks_get(store->blocks, id)->slot[from];
@@ -99,13 +105,15 @@ static enum moving_result start(struct tier_class *cls, struct moving *moving, u
     kvc_status status;
 
     describe_copy(store_record(store, from, from_slot), record);
+    room_name(partition, to, slot, store_record(store, from, from_slot)->part);
     store_set_state(store, record, SLOT_MOVING);
-    *moving = (struct moving){.store = store, .cls = cls, .block = id, .slot = slot, .to = to};
+    *moving = (struct moving){
+        .store = store, .partition = partition, .block = id, .slot = slot, .to = to};
     list_init(&moving->link);
     list_push_back(&store->moves, &moving->link);
     store->moving_bytes += cls->slot_bytes;
     if (to == TIER_HOST)
-        cls->demoting++;
+        count_demoting(partition, 1);
     keep_move(store, id);
     status = store->config.mover_ops->copy(store->config.mover, &move, moved, moving);
     if (status == KVC_OK)
@@ -125,10 +133,10 @@ static bool is_full(const struct store *store, uint64_t bytes)
            store->moving_bytes + bytes > store->config.tuning.moving_bytes_max;
 }
 
-enum moving_result moving_demote(struct tier_class *cls)
+enum moving_result moving_demote(struct partition *partition)
 {
-    struct store *store = cls->store;
-    const struct policy *dirty = &cls->orders[ORDER_DIRTY];
+    struct store *store = partition->cls->store;
+    const struct policy *dirty = &partition->orders[ORDER_DIRTY];
     struct moving *moving;
     uint32_t id, slot;
 
@@ -136,29 +144,30 @@ enum moving_result moving_demote(struct tier_class *cls)
         return MOVING_NO_BLOCK;
     if (is_paused(store))
         return failed(store);
-    if (is_full(store, cls->slot_bytes))
+    if (is_full(store, partition->cls->slot_bytes))
         return MOVING_BUSY;
     moving = mem_alloc(sizeof(*moving));
     if (!moving)
         return MOVING_FAILED;
-    if (!room_take_host(cls, &slot)) {
+    if (!room_take_host(partition, &slot)) {
         mem_free(moving);
         return MOVING_NO_HOST;
     }
     /* What went for the slot may have taken the coldest block with it, being of its family. */
     id = dirty->ops->victim(dirty);
     if (id == BLOCK_NONE) {
-        room_give(cls, TIER_HOST, slot);
+        room_give(partition, TIER_HOST, slot);
         mem_free(moving);
         return MOVING_NO_BLOCK;
     }
-    return start(cls, moving, id, TIER_HOST, slot);
+    return start(partition, moving, id, TIER_HOST, slot);
 }
 
 void moving_promote(struct store *store, uint32_t id)
 {
     const struct block *block = blocks_get(store->blocks, id);
-    struct tier_class *cls = store_class(store, block);
+    struct partition *partition = store_partition(store, block);
+    const struct tier_class *cls = partition->cls;
     struct moving *moving;
     uint32_t slot;
 
@@ -168,8 +177,8 @@ void moving_promote(struct store *store, uint32_t id)
     moving = mem_alloc(sizeof(*moving));
     if (!moving)
         return;
-    if (room_take_gpu(cls, &slot))
-        start(cls, moving, id, TIER_GPU, slot);
+    if (room_take_gpu(partition, &slot))
+        start(partition, moving, id, TIER_GPU, slot);
     else
         mem_free(moving);
 }

@@ -19,8 +19,8 @@ enum moving_result {
     MOVING_FAILED,   /* no memory, or the mover failed just now or lately */
 };
 
-/* Starts to copy the coldest dirty block of a class to the host tier. */
-enum moving_result moving_demote(struct tier_class *cls);
+/* Starts to copy the coldest dirty block of a partition to the host tier. */
+enum moving_result moving_demote(struct partition *partition);
 
 /* Starts to copy a block of the host tier up, if there is room at once; else nothing happens. */
 void moving_promote(struct store *store, uint32_t id);

@@ -4,7 +4,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/store/owner.h"
-#include "daemon/store/room.h"
+#include "daemon/store/partition.h"
 #include "daemon/store/share.h"
 #include "kernels/pack.h"
 
@@ -112,7 +112,7 @@ static void join_family(struct store *store, uint32_t part)
     for (uint32_t i = 1; i < TABLE_PARTS; i++) {
         const struct table_part *old = table_part(store->table, i);
 
-        if (i == part || !old->used || !store->part_class[i] || old->tenant != new->tenant ||
+        if (i == part || !old->used || !store->partitions[i] || old->tenant != new->tenant ||
             memcmp(old->family, new->family, sizeof(none)) != 0)
             continue;
         store->family_next[part] = store->family_next[i];
@@ -125,7 +125,7 @@ kvc_status store_register(struct store *store, struct owner *owner, const struct
                           struct store_part_info *info, struct refusal *why)
 {
     const struct table_layout *layout;
-    struct tier_class *cls;
+    struct partition *partition;
     uint32_t part, extents = 0;
     kvc_status status = check(owner, in, why);
 
@@ -136,14 +136,14 @@ kvc_status store_register(struct store *store, struct owner *owner, const struct
     if (status != KVC_OK)
         return status;
     layout = table_layout(store->table, table_part(store->table, part)->layout);
-    status = room_class(store, owner->identity.tenant, layout->slot_bytes, &cls);
+    status = partition_make(store, part, &partition);
     if (status != KVC_OK)
         return store_refuse(why, status, "", kvc_status_text(status));
-    if (!store->part_class[part]) {
+    if (!store->partitions[part]) {
         note_other_layouts(store, part);
         join_family(store, part);
     }
-    store->part_class[part] = cls;
+    store->partitions[part] = partition;
     if (!owner_has_part(owner, part))
         owner->parts[owner->n_parts++] = part;
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)

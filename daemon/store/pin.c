@@ -2,6 +2,7 @@
 
 #include "daemon/base/mem.h"
 #include "daemon/store/keep.h"
+#include "daemon/store/partition.h"
 #include "daemon/store/scope.h"
 
 /* Handles are never 0, blocks may be. */
@@ -10,16 +11,21 @@ static uint64_t handle(uint32_t block)
     return block + 1ull;
 }
 
+static uint64_t slot_bytes(const struct store *store, uint32_t block)
+{
+    return store_partition(store, blocks_get(store->blocks, block))->cls->slot_bytes;
+}
+
 static void end(struct store *store, struct pin *pin)
 {
     uint32_t block = pin->block;
-    uint64_t bytes = store_class(store, blocks_get(store->blocks, block))->slot_bytes;
+    uint64_t bytes = slot_bytes(store, block);
 
     store->pinned_bytes -= bytes;
     handles_remove(&store->pins, handle(block));
     expiry_remove(&store->pin_ends, &pin->ends);
     mem_free(pin);
-    keep_release(store, block);
+    keep_release(store, block, true);
 }
 
 void pin_drop(struct store *store, uint32_t block)
@@ -74,7 +80,7 @@ static kvc_status add(struct store *store, uint32_t block, void *arg)
     pin->block = block;
     handles_put(&store->pins, handle(block), pin);
     expiry_add(&store->pin_ends, &pin->ends, UINT64_MAX);
-    store->pinned_bytes += store_class(store, blocks_get(store->blocks, block))->slot_bytes;
+    store->pinned_bytes += slot_bytes(store, block);
     keep_hold(store, block);
     return KVC_OK;
 }
@@ -112,7 +118,7 @@ static kvc_status each_block(struct store *store, const struct store_scope *scop
 static kvc_status measure(struct store *store, uint32_t block, void *bytes)
 {
     if (!handles_get(&store->pins, handle(block)))
-        *(uint64_t *)bytes += store_class(store, blocks_get(store->blocks, block))->slot_bytes;
+        *(uint64_t *)bytes += slot_bytes(store, block);
     return KVC_OK;
 }
 

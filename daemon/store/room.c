@@ -7,77 +7,81 @@
 #include "daemon/store/keep.h"
 #include "daemon/store/moving.h"
 
-kvc_status room_class(struct store *store, uint32_t tenant, uint64_t slot_bytes,
-                      struct tier_class **ret)
+static uint32_t victim(const struct partition *partition, enum order order)
 {
-    struct tier_class *cls;
-
-    list_for_each(cls, &store->classes, link) {
-        if (cls->tenant == tenant && cls->slot_bytes == slot_bytes) {
-            *ret = cls;
-            return KVC_OK;
-        }
-    }
-    cls = mem_zalloc(sizeof(*cls));
-    if (!cls)
-        return KVC_E_NO_MEMORY;
-    cls->store = store;
-    cls->tenant = tenant;
-    cls->slot_bytes = slot_bytes;
-    policy_init(&cls->orders[ORDER_DIRTY], &policy_lru, store->blocks, TIER_GPU);
-    policy_init(&cls->orders[ORDER_CLEAN], &policy_lru, store->blocks, TIER_GPU);
-    policy_init(&cls->orders[ORDER_HOST], &policy_lru, store->blocks, TIER_HOST);
-    list_init(&cls->balance);
-    list_push_back(&store->classes, &cls->link);
-    *ret = cls;
-    return KVC_OK;
-}
-
-static uint32_t victim(const struct tier_class *cls, enum order order)
-{
-    const struct policy *policy = &cls->orders[order];
+    const struct policy *policy = &partition->orders[order];
 
     return policy->ops->victim(policy);
 }
 
-static bool take(struct tier_class *cls, enum tier_kind tier, const uint64_t *mapped,
+static bool take(struct partition *taker, enum tier_kind tier, const uint64_t *mapped,
                  uint32_t *slot)
 {
+    struct tier_class *cls = taker->cls;
     struct store *store = cls->store;
+    struct partition *next;
 
     if (!slots_take(store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot))
         return false;
-    cls->used[tier]++;
+    partition_take(taker, tier);
+    store_record(store, tier, *slot)->part = 0;
     store_record(store, tier, *slot)->hit_ms = 0;
-    room_changed(cls, false);
+    room_changed(taker, false);
+    /* Less is free for everybody: who gives next should have something clean. */
+    next = partition_giver(taker, ORDER_DIRTY);
+    if (next)
+        room_changed(next, false);
     return true;
 }
 
-void room_give(struct tier_class *cls, enum tier_kind tier, uint32_t slot)
+void room_name(struct partition *partition, enum tier_kind tier, uint32_t slot, uint32_t part)
 {
-    struct store *store = cls->store;
+    struct store *store = partition->cls->store;
 
-    assert(cls->used[tier] > 0);
-    cls->used[tier]--;
-    store_set_state(store, store_record(store, tier, slot), SLOT_FREE);
+    store_record(store, tier, slot)->part = (uint16_t)part;
+    usage_of(store, part)->used[tier] += partition->cls->slot_bytes;
+}
+
+void room_give(struct partition *partition, enum tier_kind tier, uint32_t slot)
+{
+    struct store *store = partition->cls->store;
+    struct table_slot *record = store_record(store, tier, slot);
+
+    partition_give(partition, tier);
+    if (record->part != 0)
+        usage_of(store, record->part)->used[tier] -= partition->cls->slot_bytes;
+    store_set_state(store, record, SLOT_FREE);
     slots_give(store->slots[tier], slot);
-    room_changed(cls, true);
+    room_changed(partition, true);
 }
 
-void room_changed(struct tier_class *cls, bool room)
+void room_changed(struct partition *partition, bool room)
 {
-    if (!list_linked(&cls->balance))
-        list_push_back(&cls->store->unbalanced, &cls->balance);
-    if (room && cls->store->waiting_saves)
-        cls->store->room = true;
+    struct store *store = partition->cls->store;
+
+    if (!list_linked(&partition->balance))
+        list_push_back(&store->unbalanced, &partition->balance);
+    if (room && store->waiting_saves)
+        store->room = true;
 }
 
-void room_want(struct tier_class *cls, int64_t keys)
+void room_all_changed(struct store *store)
 {
-    assert(keys >= 0 || cls->wanted >= (uint64_t)-keys);
-    cls->wanted += (uint64_t)keys;
-    if (keys > 0)
-        room_changed(cls, false);
+    struct partition *partition;
+    struct tier_class *cls;
+
+    list_for_each(cls, &store->classes, link)
+        list_for_each(partition, &cls->partitions, link)
+            room_changed(partition, false);
+}
+
+void room_want(struct partition *partition, int64_t keys)
+{
+    assert(keys >= 0 || partition->wanted >= (uint64_t)-keys);
+    partition->wanted += (uint64_t)keys;
+    partition->cls->wanted += (uint64_t)keys;
+    if (partition->wanted > 0)
+        room_changed(partition, false);
 }
 
 static void evict_one(struct store *store, uint32_t id)
@@ -124,11 +128,11 @@ static void evict_all(struct store *store, uint32_t id)
 }
 
 /* The victim of an order goes from the tier, if it makes room for those who mapped `mapped`. */
-static bool evict(struct tier_class *cls, enum order order, const uint64_t *mapped)
+static bool evict(struct partition *giver, enum order order, const uint64_t *mapped)
 {
-    struct store *store = cls->store;
-    enum tier_kind tier = order == ORDER_HOST ? TIER_HOST : TIER_GPU;
-    uint32_t id = victim(cls, order);
+    struct store *store = giver->cls->store;
+    enum tier_kind tier = order_tier(order);
+    uint32_t id = victim(giver, order);
     const struct block *block;
 
     if (id == BLOCK_NONE)
@@ -145,27 +149,57 @@ static bool evict(struct tier_class *cls, enum order order, const uint64_t *mapp
     return true;
 }
 
-bool room_take_host(struct tier_class *cls, uint32_t *slot)
+/* Who gives a block of an order to the taker gives it. */
+static bool take_from(struct partition *taker, struct partition *giver, enum order order,
+                      const uint64_t *mapped, uint32_t *slot)
 {
-    struct store *store = cls->store;
-    uint32_t id;
-
-    if (take(cls, TIER_HOST, NULL, slot))
-        return true;
-    id = victim(cls, ORDER_HOST);
-    if (id == BLOCK_NONE)
-        return false;
-    if (blocks_get(store->blocks, id)->slot[TIER_GPU] != SLOT_NONE &&
-        cls->orders[ORDER_HOST].count == cls->orders[ORDER_CLEAN].count)
-        return false;
-    evict_all(store, id);
-    return take(cls, TIER_HOST, NULL, slot);
+    return giver && evict(giver, order, mapped) && take(taker, order_tier(order), mapped, slot);
 }
 
-bool room_take_gpu(struct tier_class *cls, uint32_t *slot)
+bool room_take_host(struct partition *taker, uint32_t *slot)
 {
-    return take(cls, TIER_GPU, NULL, slot) ||
-           (evict(cls, ORDER_CLEAN, NULL) && take(cls, TIER_GPU, NULL, slot));
+    struct store *store = taker->cls->store;
+    struct partition *giver;
+    uint32_t id;
+
+    if (take(taker, TIER_HOST, NULL, slot))
+        return true;
+    giver = partition_giver(taker, ORDER_HOST);
+    if (giver != taker)
+        return take_from(taker, giver, ORDER_HOST, NULL, slot);
+    id = victim(taker, ORDER_HOST);
+    if (blocks_get(store->blocks, id)->slot[TIER_GPU] != SLOT_NONE &&
+        taker->orders[ORDER_HOST].count == taker->orders[ORDER_CLEAN].count)
+        return false;
+    evict_all(store, id);
+    return take(taker, TIER_HOST, NULL, slot);
+}
+
+/*
+ * The giver of a clean block. NULL: nobody has one, or another who is over its share by more has
+ * only dirty ones, and should be waited for.
+ */
+static struct partition *clean_giver(struct partition *taker, struct partition *dirty)
+{
+    struct partition *clean = partition_giver(taker, ORDER_CLEAN);
+    struct overuse over;
+
+    if (!clean || !dirty || clean == dirty)
+        return clean;
+    over = family_over(clean->family, TIER_GPU, 0);
+    if (overuse_is_over(over) || !overuse_is_more(family_over(dirty->family, TIER_GPU, 0), over))
+        return clean;
+    return NULL;
+}
+
+bool room_take_gpu(struct partition *taker, uint32_t *slot)
+{
+    struct partition *clean;
+
+    if (take(taker, TIER_GPU, NULL, slot))
+        return true;
+    clean = clean_giver(taker, partition_giver(taker, ORDER_DIRTY));
+    return take_from(taker, clean, ORDER_CLEAN, NULL, slot);
 }
 
 static uint64_t gpu_free(const struct tier_class *cls)
@@ -173,35 +207,43 @@ static uint64_t gpu_free(const struct tier_class *cls)
     return slots_free_count(cls->store->slots[TIER_GPU], cls->tenant, cls->slot_bytes);
 }
 
-enum room room_take(struct tier_class *cls, uint64_t *const mapped[TIER_COUNT],
+enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
                     enum tier_kind *tier, uint32_t *slot)
 {
+    struct tier_class *cls = taker->cls;
+    struct partition *clean, *dirty;
+
+    family_touch(taker->family);
+    family_find_idle(cls->store);
     /* Without a gpu slot to its name, now or ever, a class lives in the host tier. */
     if (cls->used[TIER_GPU] == 0 && gpu_free(cls) == 0) {
         *tier = TIER_HOST;
-        if (take(cls, TIER_HOST, mapped[TIER_HOST], slot) ||
-            (evict(cls, ORDER_HOST, mapped[TIER_HOST]) &&
-             take(cls, TIER_HOST, mapped[TIER_HOST], slot)))
+        if (take(taker, TIER_HOST, mapped[TIER_HOST], slot) ||
+            take_from(taker, partition_giver(taker, ORDER_HOST), ORDER_HOST, mapped[TIER_HOST],
+                      slot))
             return ROOM_TAKEN;
         return ROOM_NONE;
     }
     *tier = TIER_GPU;
-    if (take(cls, TIER_GPU, mapped[TIER_GPU], slot) ||
-        (evict(cls, ORDER_CLEAN, mapped[TIER_GPU]) && take(cls, TIER_GPU, mapped[TIER_GPU], slot)))
+    if (take(taker, TIER_GPU, mapped[TIER_GPU], slot))
         return ROOM_TAKEN;
-    if (cls->orders[ORDER_CLEAN].count > 0)
+    dirty = partition_giver(taker, ORDER_DIRTY);
+    clean = clean_giver(taker, dirty);
+    if (take_from(taker, clean, ORDER_CLEAN, mapped[TIER_GPU], slot))
+        return ROOM_TAKEN;
+    if (clean)
         return ROOM_NONE;
     if (cls->demoting > 0)
         return ROOM_LATER;
-    switch (moving_demote(cls)) {
+    if (!dirty)
+        return ROOM_NONE;
+    switch (moving_demote(dirty)) {
     case MOVING_STARTED:
     case MOVING_BUSY:
         return ROOM_LATER;
     case MOVING_NO_HOST:
-        if (evict(cls, ORDER_DIRTY, mapped[TIER_GPU]) &&
-            take(cls, TIER_GPU, mapped[TIER_GPU], slot))
-            return ROOM_TAKEN;
-        return ROOM_NONE;
+        return take_from(taker, dirty, ORDER_DIRTY, mapped[TIER_GPU], slot) ? ROOM_TAKEN
+                                                                            : ROOM_NONE;
     case MOVING_NO_BLOCK:
     case MOVING_FAILED:
         break;
@@ -209,19 +251,41 @@ enum room room_take(struct tier_class *cls, uint64_t *const mapped[TIER_COUNT],
     return ROOM_NONE;
 }
 
-void room_balance(struct tier_class *cls)
+/* Its own blocks, so that a share of what it has and of what is free can be had at once. */
+static void keep_clean(struct partition *partition)
 {
-    const struct store_tuning *tuning = &cls->store->config.tuning;
-    uint64_t ready = gpu_free(cls), total = cls->used[TIER_GPU] + ready, target;
+    const struct store_tuning *tuning = &partition->cls->store->config.tuning;
+    uint64_t ready = gpu_free(partition->cls), total = partition->used[TIER_GPU] + ready, target;
 
-    ready += cls->orders[ORDER_CLEAN].count + cls->demoting;
+    ready += partition->orders[ORDER_CLEAN].count + partition->demoting;
     if (ready < total * tuning->clean_low / 1000)
-        cls->cleaning = true;
+        partition->cleaning = true;
     else if (ready >= total * tuning->clean_high / 1000)
-        cls->cleaning = false;
-    target = cls->cleaning ? total * tuning->clean_high / 1000 : 0;
-    if (target < cls->wanted)
-        target = cls->wanted;
-    while (ready < target && moving_demote(cls) == MOVING_STARTED)
+        partition->cleaning = false;
+    target = partition->cleaning ? total * tuning->clean_high / 1000 : 0;
+    while (ready < target && moving_demote(partition) == MOVING_STARTED)
         ready++;
+}
+
+/* Blocks of whoever gives to it, for the saves that wait. */
+static void make_room(struct partition *taker)
+{
+    struct tier_class *cls = taker->cls;
+    struct partition *dirty = partition_giver(taker, ORDER_DIRTY),
+                     *clean = clean_giver(taker, dirty);
+    uint64_t ready = gpu_free(cls) + cls->demoting;
+
+    if (clean)
+        ready += clean->orders[ORDER_CLEAN].count;
+    while (dirty && ready < taker->wanted && moving_demote(dirty) == MOVING_STARTED) {
+        ready++;
+        dirty = partition_giver(taker, ORDER_DIRTY);
+    }
+}
+
+void room_balance(struct partition *partition)
+{
+    keep_clean(partition);
+    if (partition->wanted > 0)
+        make_room(partition);
 }

@@ -6,7 +6,7 @@
 #ifndef KVC_STORE_ROOM_H
 #define KVC_STORE_ROOM_H
 
-#include "daemon/store/state.h"
+#include "daemon/store/partition.h"
 
 enum room {
     ROOM_TAKEN,
@@ -14,38 +14,40 @@ enum room {
     ROOM_NONE,
 };
 
-/* A class for a tenant and a slot size: found or made. */
-kvc_status room_class(struct store *store, uint32_t tenant, uint64_t slot_bytes,
-                      struct tier_class **cls);
-
 /*
  * A slot for a new block, in extents that the owner has mapped. Evicts for it, never what is
- * filling, leased, loading or moving.
+ * filling, leased, loading or moving; who gives is partition_giver's to say.
  */
-enum room room_take(struct tier_class *cls, uint64_t *const mapped[TIER_COUNT],
+enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
                     enum tier_kind *tier, uint32_t *slot);
 
 /*
  * A host slot for a copy of a block that is in the gpu tier. The coldest block of the host tier
  * goes for it, also from the gpu tier if it is there too: it is the coldest of all. But while the
- * host tier holds nothing but clean copies it is too small for more: one would only take the place
- * of another.
+ * partition has nothing in the host tier but clean copies it is too small for more: one would only
+ * take the place of another. Another family that gives loses its copy only, and nothing of the
+ * gpu tier.
  */
-bool room_take_host(struct tier_class *cls, uint32_t *slot);
+bool room_take_host(struct partition *taker, uint32_t *slot);
 
 /* A gpu slot for a block that comes up: a free one, or a clean one's. */
-bool room_take_gpu(struct tier_class *cls, uint32_t *slot);
+bool room_take_gpu(struct partition *taker, uint32_t *slot);
+
+/* Writes into the record of a slot that was taken which part it is for. */
+void room_name(struct partition *partition, enum tier_kind tier, uint32_t slot, uint32_t part);
 
 /* Back to free, whatever its state. */
-void room_give(struct tier_class *cls, enum tier_kind tier, uint32_t slot);
+void room_give(struct partition *partition, enum tier_kind tier, uint32_t slot);
 
 /* Keys of saves that wait for room have come or gone. */
-void room_want(struct tier_class *cls, int64_t keys);
+void room_want(struct partition *partition, int64_t keys);
 
 /* Something became evictable, clean, or is so no longer. */
-void room_changed(struct tier_class *cls, bool clean);
+void room_changed(struct partition *partition, bool clean);
+/* Balances are to be looked at, of all. */
+void room_all_changed(struct store *store);
 
-/* Starts the copies that keep enough slots of a class free or clean. */
-void room_balance(struct tier_class *cls);
+/* Starts the copies that keep enough slots free or clean. */
+void room_balance(struct partition *partition);
 
 #endif

@@ -62,9 +62,9 @@ void save_forget_block(struct store *store, struct save_slot *slot)
     slot->block = BLOCK_NONE;
 }
 
-static struct tier_class *slot_class(const struct store *store, const struct save_slot *slot)
+static struct partition *slot_partition(const struct store *store, const struct save_slot *slot)
 {
-    return store->part_class[store_record(store, slot->tier, slot->slot)->part];
+    return store->partitions[store_record(store, slot->tier, slot->slot)->part];
 }
 
 static void free_slots(struct store *store, struct chunk *chunk)
@@ -72,7 +72,7 @@ static void free_slots(struct store *store, struct chunk *chunk)
     for (uint32_t i = 0; i < chunk->blocks; i++) {
         struct save_slot *slot = &chunk->save->slots[chunk->first + i];
 
-        room_give(slot_class(store, slot), slot->tier, slot->slot);
+        room_give(slot_partition(store, slot), slot->tier, slot->slot);
     }
     chunk->state = CHUNK_GONE;
 }

@@ -122,6 +122,11 @@ uint32_t slots_grant(struct slots *slots, uint32_t tenant, uint32_t share)
     return holder->owned;
 }
 
+uint64_t slots_owned_bytes(const struct slots *slots, uint32_t tenant)
+{
+    return slots->holders[tenant].owned * slots->extent_bytes;
+}
+
 uint64_t slots_offset(const struct slots *slots, uint32_t number)
 {
     uint32_t index = slots_extent(slots, number);

@@ -48,6 +48,9 @@ uint64_t slots_bytes(const struct slots *slots, uint32_t number); /* size of thi
  */
 uint64_t slots_free_count(const struct slots *slots, uint32_t tenant, uint64_t slot_bytes);
 
+/* Bytes of a tenant's extents. */
+uint64_t slots_owned_bytes(const struct slots *slots, uint32_t tenant);
+
 struct slots_count {
     uint64_t bytes;      /* of the tier */
     uint64_t used_bytes; /* used slots x their size */

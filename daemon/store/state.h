@@ -26,18 +26,27 @@ enum order {
     ORDER_COUNT
 };
 
+struct partition;
+struct usage;
+
 /* Blocks of one tenant and slot size: they compete for the same slots. */
 struct tier_class {
     struct store *store;
-    struct list link;    /* store::classes */
-    struct list balance; /* store::unbalanced: its free and clean slots are to be looked at */
+    struct list link; /* store::classes */
     uint32_t tenant;
     uint64_t slot_bytes;
-    struct policy orders[ORDER_COUNT]; /* ORDER_NONE is unused */
-    uint64_t used[TIER_COUNT];         /* slots */
-    uint64_t wanted;                   /* keys of saves that wait for room */
-    uint32_t demoting;                 /* copies in flight */
-    bool cleaning; /* went under the low watermark and not yet above the high one */
+    struct list partitions; /* one a family */
+    uint32_t n_partitions;
+    struct expiry givers[2][ORDER_COUNT]; /* of partitions without and with a quota in the tier */
+    uint64_t used[TIER_COUNT];            /* slots */
+    uint64_t wanted;                      /* keys of saves that wait for room */
+    uint32_t demoting;                    /* copies in flight */
+};
+
+/* What its families share out among themselves. */
+struct tenant_usage {
+    uint64_t quotas[TIER_COUNT]; /* bytes, of all that have one */
+    uint32_t others[TIER_COUNT]; /* without one, that have a slot and are not idle */
 };
 
 struct store {
@@ -46,7 +55,13 @@ struct store {
     struct slots *slots[TIER_COUNT];
     struct blocks *blocks;
     struct list classes, unbalanced;
-    struct tier_class **part_class; /* by part; NULL: not registered since the start */
+    struct partition **partitions; /* by part; NULL: not registered since the start */
+    struct usage **usages;         /* by namespace; likewise */
+    struct list families;
+    struct list used_families; /* that are not idle, by last use */
+    struct tenant_usage tenants[TABLE_TENANTS];
+    struct store_quota_rule *quota_rules;
+    uint32_t n_quota_rules;
     uint32_t *family_next; /* by part: the next of its family, in a ring; itself: it is alone */
 
     struct list owners, freed; /* freed: owe nothing, owner_free is due */
@@ -74,10 +89,10 @@ struct store {
     struct store_stats stats; /* the counters of it; levels are computed */
 };
 
-/* The class of a block. */
-static inline struct tier_class *store_class(const struct store *store, const struct block *block)
+static inline struct partition *store_partition(const struct store *store,
+                                                const struct block *block)
 {
-    return store->part_class[block->part];
+    return store->partitions[block->part];
 }
 
 static inline struct table_slot *store_record(const struct store *store, enum tier_kind tier,

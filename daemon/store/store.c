@@ -48,14 +48,14 @@ kvc_status store_refuse_at(struct refusal *why, kvc_status status, const char *l
 void store_settle(struct store *store)
 {
     uint64_t now = clock_now_us();
-    struct tier_class *cls;
+    struct partition *partition;
 
     if (now > store->last_use)
         store->last_use = now;
-    while ((cls = list_first(&store->unbalanced, struct tier_class, balance))) {
-        room_balance(cls);
+    while ((partition = list_first(&store->unbalanced, struct partition, balance))) {
+        room_balance(partition);
         /* What it did itself calls for no second look. */
-        list_remove(&cls->balance);
+        list_remove(&partition->balance);
     }
 }
 
@@ -72,9 +72,10 @@ static kvc_status make_parts_of(struct store *store)
         status = blocks_create(store->table, &store->blocks);
     if (status != KVC_OK)
         return status;
-    store->part_class = mem_array(TABLE_PARTS, sizeof(struct tier_class *));
+    store->partitions = mem_array(TABLE_PARTS, sizeof(struct partition *));
+    store->usages = mem_array(TABLE_NAMESPACES, sizeof(struct usage *));
     store->family_next = mem_array(TABLE_PARTS, sizeof(uint32_t));
-    if (!store->part_class || !store->family_next)
+    if (!store->partitions || !store->usages || !store->family_next)
         return KVC_E_NO_MEMORY;
     if (getrandom(&store->hash_seed, sizeof(store->hash_seed), 0) != sizeof(store->hash_seed)) {
         log_error("store", "no random numbers: %m");
@@ -101,8 +102,11 @@ kvc_status store_create(const struct store_config *config, struct store **ret)
     if (!store)
         return KVC_E_NO_MEMORY;
     store->config = *config;
+    store->last_use = clock_now_us();
     list_init(&store->classes);
     list_init(&store->unbalanced);
+    list_init(&store->families);
+    list_init(&store->used_families);
     list_init(&store->owners);
     list_init(&store->freed);
     list_init(&store->saves);
@@ -122,7 +126,6 @@ kvc_status store_create(const struct store_config *config, struct store **ret)
 
 void store_destroy(struct store *store)
 {
-    struct tier_class *cls;
     struct owner *owner;
 
     if (!store)
@@ -132,15 +135,15 @@ void store_destroy(struct store *store)
         owner_destroy(owner);
     while ((owner = list_first(&store->freed, struct owner, link)))
         owner_destroy(owner);
-    while ((cls = list_first(&store->classes, struct tier_class, link))) {
-        list_remove(&cls->link);
-        mem_free(cls);
-    }
+    partition_destroy_all(store);
+    usage_destroy_all(store);
+    family_destroy_all(store);
+    mem_free(store->quota_rules);
     handles_free(&store->sessions);
     handles_free(&store->leases);
     expiry_free(&store->lease_ends);
     pin_forget_all(store);
-    mem_free(store->part_class);
+    mem_free(store->partitions);
     mem_free(store->family_next);
     blocks_destroy(store->blocks);
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
@@ -149,14 +152,12 @@ void store_destroy(struct store *store)
     mem_free(store);
 }
 
-/* Leases and saves keep the times that they were given; balances are looked at with the next tick. */
+/* Leases and saves keep the times that they were given; balances are looked at with the next tick.
+ */
 void store_tune(struct store *store, const struct store_tuning *tuning)
 {
-    struct tier_class *cls;
-
     store->config.tuning = *tuning;
-    list_for_each(cls, &store->classes, link)
-        room_changed(cls, false);
+    room_all_changed(store);
     store_settle(store);
 }
 
@@ -181,7 +182,6 @@ static bool is_pause_over(const struct store *store, uint64_t now)
 void store_tick(struct store *store)
 {
     uint64_t now = clock_now_us();
-    struct tier_class *cls;
 
     proof_tick(store, now);
     save_tick(store, now);
@@ -189,8 +189,7 @@ void store_tick(struct store *store)
     pin_tick(store, now);
     if (is_pause_over(store, now)) {
         store->moves_paused = 0;
-        list_for_each(cls, &store->classes, link)
-            room_changed(cls, false);
+        room_all_changed(store);
     }
     store_settle(store);
     event_deliver(store);

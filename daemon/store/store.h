@@ -84,6 +84,18 @@ struct store_tuning {
     uint64_t moving_bytes_max;      /* demotions and promotions in flight */
 };
 
+/* Of a namespace: what it may have before others come first. 0: nothing is said. */
+struct store_quota {
+    uint64_t bytes[TIER_COUNT];
+    uint64_t leases; /* blocks that its leases hold at once, each counted once */
+};
+/* What the configuration says of a namespace, of every tenant, or of all namespaces. */
+struct store_quota_rule {
+    bool all;
+    uint8_t digest[KVC_NAMESPACE_BYTES]; /* unless all */
+    struct store_quota quota;
+};
+
 struct store_config {
     uint64_t budget[TIER_COUNT]; /* bytes; both zero is refused */
     uint64_t boot_epoch;
@@ -383,7 +395,31 @@ kvc_status store_pin(struct store *store, const struct store_scope *scope, uint3
 kvc_status store_unpin(struct store *store, const struct store_scope *scope, uint32_t *count,
                        struct refusal *why);
 
+/* Quotas: store/family.h says what they do. */
+
+/* In place of the rules before; for namespaces that are there and those to come. */
+kvc_status store_quota_rules(struct store *store, const struct store_quota_rule *rules, uint32_t n);
+/*
+ * Sets a quota at run time, for that namespace of every tenant, with the daemon's rules behind it:
+ * what is 0 stays, or with clear, is as the rules say. KVC_E_UNKNOWN, field "namespace_digest";
+ * KVC_E_LIMIT for more than a tier has, field "gpu_bytes" or "host_bytes". *count: namespaces.
+ */
+kvc_status store_set_quota(struct store *store, const uint8_t *digest,
+                           const struct store_quota *quota, bool clear, uint32_t *count,
+                           struct refusal *why);
+
 /* Figures. */
+
+struct store_namespace_usage {
+    uint64_t used[TIER_COUNT]; /* bytes of slots, whatever state they are in */
+    /* Of its family: what all its namespaces use, and may use before they give room first. */
+    uint64_t family[TIER_COUNT], share[TIER_COUNT];
+    uint64_t leased; /* blocks */
+    struct store_quota quota;
+};
+/* Of a namespace of the table, by its index. */
+void store_namespace_usage(const struct store *store, uint32_t namespace_,
+                           struct store_namespace_usage *usage);
 
 /* A failed save whose slots wait for proof. */
 struct store_quarantine {

@@ -95,11 +95,11 @@ struct table_namespace {
     uint32_t used;
     uint32_t tenant;
     uint32_t epoch; /* starts at 1, a flush adds 1 */
-    uint32_t reserved0;
+    uint32_t quota_leases; /* blocks; set at run time, 0: not */
     uint8_t digest[KVC_NAMESPACE_BYTES];
     char name[KVC_NAME_MAX + 1];
     uint64_t check; /* of tenant, digest and name */
-    uint64_t reserved;
+    uint32_t quota_units[TIER_COUNT]; /* of KVC_SLOT_BYTES_MIN; likewise */
 };
 
 struct table_layout {

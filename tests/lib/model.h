@@ -25,10 +25,12 @@
 #define MODEL_TENANTS      2u
 #define MODEL_TENANT_PARTS 3u /* A and B of one namespace, C of another with A's layout */
 #define MODEL_PARTS        (MODEL_TENANTS * MODEL_TENANT_PARTS)
+#define MODEL_NAMESPACES   2u /* of each tenant */
 #define MODEL_SLICES       4u
 #define MODEL_OWNERS       7u
 #define MODEL_CHAINS       12u
 #define MODEL_CHAIN_KEYS   160u
+#define MODEL_KEYS         (MODEL_CHAINS * MODEL_CHAIN_KEYS)
 #define MODEL_SAVES        64u
 #define MODEL_SAVE_KEYS    480u /* three runs of the longest shape */
 #define MODEL_LEASES       48u
@@ -169,9 +171,10 @@ struct model {
     struct model_part parts[MODEL_PARTS];
     uint32_t tenants[MODEL_TENANTS];
     uint32_t chains[MODEL_CHAINS][MODEL_CHAIN_KEYS];
-    uint64_t pinned[MODEL_PARTS][MODEL_CHAINS * MODEL_CHAIN_KEYS]; /* until; 0: not */
-    bool summed[MODEL_PARTS][MODEL_CHAINS * MODEL_CHAIN_KEYS];     /* published with a checksum */
+    uint64_t pinned[MODEL_PARTS][MODEL_KEYS]; /* until; 0: not */
+    bool summed[MODEL_PARTS][MODEL_KEYS];     /* published with a checksum */
     uint32_t n_chain_keys;
+    struct store_quota quotas[MODEL_NAMESPACES]; /* of each tenant */
     uint8_t *memory[TIER_COUNT];
     uint32_t n_slots[TIER_COUNT];
     struct model_seen *seen[TIER_COUNT];
@@ -249,6 +252,20 @@ uint64_t model_checksum(struct model *m, const struct model_place *place);
 extern const struct mover_ops model_mover;
 void model_move_step(struct model *m, bool may_fail); /* ends one move, if there is one */
 uint32_t model_n_moves(const struct model *m);
+
+/* model_quota.c */
+struct model_room { /* what a part's namespace may get in a tier, and from whom */
+    enum tier_kind tier;
+    uint32_t taker;
+    uint64_t slot_bytes, owned, used[MODEL_NAMESPACES];
+    uint32_t free, clean[MODEL_NAMESPACES]; /* slots of its size that can be had */
+    uint32_t dirty[MODEL_NAMESPACES];       /* ... that may be, when they are clean */
+};
+void model_room_begin(const struct model *m, uint32_t part, enum tier_kind tier,
+                      struct model_room *r);
+bool model_room_take(const struct model *m,
+                     struct model_room *r); /* false: there is none at once */
+uint64_t model_leased_blocks(const struct model *m, uint32_t tenant, uint32_t ns);
 
 /* model_owner.c */
 struct model_owner *model_owner_open(struct model *m, uint32_t tenant, uint32_t role, bool map_all);

@@ -178,12 +178,12 @@ static void take_chunks(struct model *m, struct model_save *s,
 }
 
 /* Whether nothing keeps a published block from being dropped from the gpu tier. */
-static bool is_clean(struct model *m, const struct model_save *s, uint32_t slot)
+static bool is_evictable(struct model *m, const struct model_save *s, uint32_t slot)
 {
     const struct model_seen *seen = &m->seen[TIER_GPU][slot];
 
-    if (seen->state != SLOT_READY || !model_is_ready(m, seen->part, seen->key, TIER_HOST) ||
-        model_is_leased(m, seen->part, seen->key, true) || m->pinned[seen->part][seen->key])
+    if (seen->state != SLOT_READY || model_is_leased(m, seen->part, seen->key, true) ||
+        m->pinned[seen->part][seen->key])
         return false;
     for (uint32_t i = 0; i < MODEL_LOADS; i++)
         for (uint32_t k = 0; m->loads[i].used && k < m->loads[i].n; k++)
@@ -204,16 +204,34 @@ static bool is_clean(struct model *m, const struct model_save *s, uint32_t slot)
     return true;
 }
 
+static void count_slot(struct model *m, const struct model_save *s, uint32_t slot,
+                       struct model_room *r)
+{
+    const struct model_seen *seen = &m->seen[TIER_GPU][slot];
+    uint32_t ns;
+
+    r->free += seen->state == SLOT_FREE;
+    if (seen->state != SLOT_READY)
+        return;
+    ns = m->parts[seen->part].namespace_;
+    if (!model_is_ready(m, seen->part, seen->key, TIER_HOST))
+        r->dirty[ns]++;
+    else
+        r->clean[ns] += is_evictable(m, s, slot);
+}
+
 /*
- * Slots of the gpu tier that a save of one entry must have been able to get: free ones and those of
- * clean blocks. Counted from before the call.
+ * Of so many slots of the gpu tier, those that a save of one entry must have been able to get: free
+ * ones and those of clean blocks that its namespace may take. Counted from before the call.
  */
-static uint32_t room_before(struct model *m, const struct model_save *s)
+static uint32_t room_before(struct model *m, const struct model_save *s, uint32_t missing)
 {
     const struct table_tier *t = &table_header(m->table)->tiers[TIER_GPU];
     const struct model_part *part = &m->parts[s->part[0]];
+    struct model_room r;
     uint32_t room = 0;
 
+    model_room_begin(m, s->part[0], TIER_GPU, &r);
     for (uint32_t e = 0; e < t->extents; e++) {
         const struct table_extent *extent = table_extent(m->table, TIER_GPU, e);
         uint32_t first = e * t->slots_per_extent;
@@ -224,8 +242,10 @@ static uint32_t room_before(struct model *m, const struct model_save *s)
         if (!s->by_daemon && !model_maps_slot(m, &m->owners[s->owner], TIER_GPU, first))
             return 0;
         for (uint32_t i = 0; i == 0 || (i + 1) * extent->slot_bytes <= t->extent_bytes; i++)
-            room += m->seen[TIER_GPU][first + i].state == SLOT_FREE || is_clean(m, s, first + i);
+            count_slot(m, s, first + i, &r);
     }
+    while (room < missing && model_room_take(m, &r))
+        room++;
     return room;
 }
 
@@ -238,8 +258,8 @@ static void expect_admission(struct model *m, const struct model_save *s)
         return;
     for (uint32_t k = 0; k < s->n_keys; k++)
         missing += !s->was_ready[k] && !s->was_filling[k];
-    room = room_before(m, s);
-    model_expect(m, s->n_assigned >= (missing < room ? missing : room),
+    room = room_before(m, s, missing);
+    model_expect(m, s->n_assigned >= room,
                  "%u keys are assigned; %u were missing, and there was room for %u", s->n_assigned,
                  missing, room);
 }

@@ -688,8 +688,8 @@ START_TEST(test_attach_one_broken_byte)
         {"namespace",
          AT(table_namespace(f.table, f.part.namespace_), sizeof(struct table_namespace)),
          /* A later epoch makes the blocks stale; 0, or one before theirs, is refused. */
-         {FIELD(table_namespace, epoch), FIELD(table_namespace, reserved0),
-          FIELD(table_namespace, reserved)}},
+         {FIELD(table_namespace, epoch), FIELD(table_namespace, quota_leases),
+          FIELD(table_namespace, quota_units)}},
         {"layout",
          AT(table_layout(f.table, f.part.layout), sizeof(struct table_layout)),
          {FIELD(table_layout, reserved),
