@@ -12,35 +12,14 @@
 
 #include <jansson.h>
 
-#include "client/ctl/ctl.h"
-#include "client/ctl/echo.h"
+#include "client/ctl/bench.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/option.h"
-#include "client/ctl/private.h"
 
-#define SLOT_BYTES  KVC_SLOT_BYTES_MIN
 #define LEASE_BYTES 64u /* a lookup's reply, and what its request has beside the keys */
 #define PING_BYTES  32u
 
-struct bench {
-    struct ctl *ctl;
-    uint32_t blocks, rounds, pairs;
-    struct private_daemon daemon;
-    struct echo echo;
-    kvc_client *client;
-    kvc_part part;
-    uint8_t *keys;
-    unsigned random;
-};
-
-struct figure {
-    const char *name;
-    uint32_t keys; /* 0: ping */
-    double p50, p99, echo_p50;
-    uint64_t hits;
-};
-
-static double now_micros(void)
+double bench_now_micros(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -62,7 +41,7 @@ static double quantile(double *values, size_t n, double q)
 
 static kvc_status register_part(struct bench *bench, uint8_t *cache)
 {
-    kvc_slice slice = {cache, SLOT_BYTES, SLOT_BYTES, 0};
+    kvc_slice slice = {cache, BENCH_SLOT_BYTES, BENCH_SLOT_BYTES, 0};
     kvc_namespace names = {.model = "bench", .block_tokens = 16};
     kvc_part_desc desc = {.name = "bench",
                           .block_tokens = 16,
@@ -99,16 +78,16 @@ static kvc_status fill(struct bench *bench)
     return status;
 }
 
-static kvc_status lookup_once(struct bench *bench, struct figure *figure, double *micros)
+static kvc_status lookup_once(struct bench *bench, struct bench_figure *figure, double *micros)
 {
     uint32_t span = bench->blocks - figure->keys + 1;
     uint32_t first = (uint32_t)rand_r(&bench->random) % span;
     kvc_lease lease;
-    double start = now_micros();
+    double start = bench_now_micros();
     kvc_status status =
         kvc_lookup(bench->client, 0, &bench->part, 1, bench->keys + (size_t)first * KVC_KEY_BYTES,
                    figure->keys, 0, &lease);
-    *micros = now_micros() - start;
+    *micros = bench_now_micros() - start;
     if (status != KVC_OK)
         return status;
     figure->hits += lease.blocks;
@@ -117,31 +96,52 @@ static kvc_status lookup_once(struct bench *bench, struct figure *figure, double
 
 static kvc_status ping_once(struct bench *bench, double *micros)
 {
-    double start = now_micros();
+    double start = bench_now_micros();
     kvc_status status = kvc_ping(bench->client);
-    *micros = now_micros() - start;
+    *micros = bench_now_micros() - start;
     return status;
 }
 
 /* The same packets as the operation: a lookup is split into requests of KVC_KEYS_MAX keys. */
-static bool echo_once(struct bench *bench, const struct figure *figure, double *micros)
+static bool echo_once(struct bench *bench, const struct bench_figure *figure, double *micros)
 {
-    double start = now_micros();
-    if (!figure->keys && !echo_exchange(&bench->echo, PING_BYTES, PING_BYTES))
+    double start = bench_now_micros();
+    if (figure->kind == BENCH_PING && !echo_exchange(&bench->echo, PING_BYTES, PING_BYTES))
         return false;
-    for (uint32_t at = 0; at < figure->keys; at += KVC_KEYS_MAX) {
+    if (figure->kind == BENCH_SAVE &&
+        !echo_exchange(&bench->echo, bench->request_bytes, bench->reply_bytes))
+        return false;
+    for (uint32_t at = 0; figure->kind == BENCH_LOOKUP && at < figure->keys; at += KVC_KEYS_MAX) {
         uint32_t left = figure->keys - at, n = left < KVC_KEYS_MAX ? left : KVC_KEYS_MAX;
         size_t bytes = (size_t)n * KVC_KEY_BYTES + LEASE_BYTES;
         if (!echo_exchange(&bench->echo, bytes, LEASE_BYTES))
             return false;
     }
-    *micros = now_micros() - start;
+    *micros = bench_now_micros() - start;
     return true;
 }
 
-static kvc_status measure(struct bench *bench, struct figure *figure)
+static kvc_status once(struct bench *bench, struct bench_figure *figure, double *micros)
 {
-    size_t pairs = bench->pairs, rounds = bench->rounds;
+    switch (figure->kind) {
+    case BENCH_LOOKUP:
+        return lookup_once(bench, figure, micros);
+    case BENCH_SAVE:
+        return bench_save_once(bench, figure, micros);
+    default:
+        return ping_once(bench, micros);
+    }
+}
+
+/* Between saves the daemon gets time to copy. */
+static uint32_t pairs_of(const struct bench *bench, const struct bench_figure *figure)
+{
+    return figure->kind == BENCH_SAVE ? (bench->pairs + 9) / 10 : bench->pairs;
+}
+
+static kvc_status measure(struct bench *bench, struct bench_figure *figure)
+{
+    size_t pairs = pairs_of(bench, figure), rounds = bench->rounds;
     double *ours = malloc(pairs * sizeof(double)), *echo = malloc(pairs * sizeof(double));
     double *medians = malloc(3 * rounds * sizeof(double));
     kvc_status status = ours && echo && medians ? KVC_OK : KVC_E_NO_MEMORY;
@@ -153,10 +153,8 @@ static kvc_status measure(struct bench *bench, struct figure *figure)
                 status = KVC_E_CANCELLED;
             else if (!echoed)
                 status = KVC_E_SYSTEM;
-            else if (figure->keys)
-                status = lookup_once(bench, figure, &ours[i]);
             else
-                status = ping_once(bench, &ours[i]);
+                status = once(bench, figure, &ours[i]);
         }
         medians[round] = quantile(ours, pairs, 0.5);
         medians[rounds + round] = quantile(ours, pairs, 0.99);
@@ -173,10 +171,11 @@ static kvc_status measure(struct bench *bench, struct figure *figure)
     return status;
 }
 
-static void print(const struct bench *bench, const struct figure *figures, size_t n)
+static void print(const struct bench *bench, const struct bench_figure *figures, size_t n)
 {
     if (!bench->ctl->json) {
-        printf("%u blocks, %u rounds of %u pairs, medians of rounds\n%-12s %10s %10s %10s %7s\n",
+        printf("%u blocks, %u rounds of %u pairs (of saves a tenth), medians of rounds\n%-12s %10s "
+               "%10s %10s %7s\n",
                bench->blocks, bench->rounds, bench->pairs, "", "p50 us", "p99 us", "echo p50",
                "ratio");
         for (size_t i = 0; i < n; i++)
@@ -197,12 +196,25 @@ static void print(const struct bench *bench, const struct figure *figures, size_
     json_decref(root);
 }
 
-static int run(struct bench *bench, uint8_t *cache)
+static kvc_status measure_all(struct bench *bench, struct bench_figure *figures, size_t n)
 {
-    struct figure figures[] = {{.name = "ping"},
-                               {.name = "lookup_64", .keys = 64},
-                               {.name = "lookup_1024", .keys = 1024},
-                               {.name = "lookup_8192", .keys = 8192}};
+    kvc_status status = KVC_OK;
+
+    for (size_t i = 0; i < n && status == KVC_OK; i++) {
+        status = measure(bench, &figures[i]);
+        uint64_t asked = (uint64_t)figures[i].keys * bench->rounds * pairs_of(bench, &figures[i]);
+        if (status == KVC_OK && figures[i].hits != asked) {
+            fprintf(stderr, "%s: %s: %llu of %llu keys\n", bench->ctl->program, figures[i].name,
+                    (unsigned long long)figures[i].hits, (unsigned long long)asked);
+            status = KVC_E_UNKNOWN;
+        }
+    }
+    return status;
+}
+
+/* A daemon that holds the blocks, and measures of it. */
+static int run(struct bench *bench, struct bench_figure *figures, size_t n)
+{
     kvc_options options = {.socket = bench->daemon.socket,
                            .name = "bench",
                            .connect_ms = 10000,
@@ -211,25 +223,76 @@ static int run(struct bench *bench, uint8_t *cache)
     kvc_status status = kvc_connect(&options, &bench->client);
     if (status != KVC_OK)
         return ctl_fail(bench->ctl, NULL, "connect", status);
-    status = register_part(bench, cache);
+    status = register_part(bench, bench->cache);
     if (status == KVC_OK)
         status = fill(bench);
-    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]) && status == KVC_OK; i++) {
-        status = measure(bench, &figures[i]);
-        uint64_t asked = (uint64_t)figures[i].keys * bench->rounds * bench->pairs;
-        if (status == KVC_OK && figures[i].hits != asked) {
-            fprintf(stderr, "%s: %s: %llu hits of %llu keys\n", bench->ctl->program,
-                    figures[i].name, (unsigned long long)figures[i].hits,
-                    (unsigned long long)asked);
-            status = KVC_E_UNKNOWN;
-        }
-    }
-    int result = CTL_OK;
+    if (status == KVC_OK && figures[0].kind == BENCH_SAVE)
+        status = bench_save_warm_up(bench);
     if (status == KVC_OK)
-        print(bench, figures, sizeof(figures) / sizeof(figures[0]));
-    else
-        result = ctl_fail(bench->ctl, bench->client, "bench", status);
+        status = measure_all(bench, figures, n);
+    int result = status == KVC_OK ? CTL_OK : ctl_fail(bench->ctl, bench->client, "bench", status);
     kvc_close(bench->client);
+    return result;
+}
+
+/* Measures a private daemon with tiers of these many slots. */
+static int run_beside(struct bench *bench, uint64_t gpu_slots, uint64_t host_slots,
+                      struct bench_figure *figures, size_t n)
+{
+    char bytes[2][32], error[256];
+    int result;
+
+    snprintf(bytes[0], sizeof(bytes[0]), "%lluM",
+             (unsigned long long)gpu_slots * BENCH_SLOT_BYTES >> 20);
+    snprintf(bytes[1], sizeof(bytes[1]), "%lluM",
+             (unsigned long long)host_slots * BENCH_SLOT_BYTES >> 20);
+    if (!private_start("host", bytes[0], bytes[1], &bench->daemon, error, sizeof(error))) {
+        fprintf(stderr, "%s: %s\n", bench->ctl->program, error);
+        return CTL_FAILED;
+    }
+    echo_pin(bench->daemon.pid, 1);
+    result = run(bench, figures, n);
+    return private_stop(&bench->daemon) ? result : CTL_FAILED;
+}
+
+static int run_all(struct bench *bench)
+{
+    struct bench_figure figures[] = {{.name = "ping"},
+                                     {.name = "lookup_64", .kind = BENCH_LOOKUP, .keys = 64},
+                                     {.name = "lookup_1024", .kind = BENCH_LOOKUP, .keys = 1024},
+                                     {.name = "lookup_8192", .kind = BENCH_LOOKUP, .keys = 8192},
+                                     {.name = "save_1024", .kind = BENCH_SAVE, .keys = 1024}};
+    const size_t n = sizeof(figures) / sizeof(figures[0]);
+    const uint64_t blocks = bench->blocks;
+    size_t first = 0, end = n;
+    int result = CTL_OK;
+
+    if (bench->only) {
+        while (first < n && strcmp(figures[first].name, bench->only) != 0)
+            first++;
+        if (first == n)
+            return ctl_usage(bench->ctl, "--only takes the name of a figure", bench->only);
+        end = first + 1;
+    }
+    if (!echo_start(1, &bench->echo)) {
+        fprintf(stderr, "%s: echo: %m\n", bench->ctl->program);
+        return CTL_FAILED;
+    }
+    echo_pin(0, 0);
+    for (size_t i = first, next; i < end && result == CTL_OK; i = next) {
+        const bool saves = figures[i].kind == BENCH_SAVE;
+
+        for (next = i + 1; next < end && (figures[next].kind == BENCH_SAVE) == saves;)
+            next++;
+        /* A slot a block, and the odd extent; or fewer: the gpu tier is full, and what goes from
+         * it is copied first. */
+        result = run_beside(
+            bench, saves ? blocks * 3 / 4 : blocks * 17 / 16 + (64u << 20) / BENCH_SLOT_BYTES,
+            saves ? blocks : 0, figures + i, next - i);
+    }
+    echo_stop(&bench->echo);
+    if (result == CTL_OK)
+        print(bench, figures + first, end - first);
     return result;
 }
 
@@ -241,6 +304,7 @@ static const struct option_row rows[] = {
      NULL},
     {"pairs", OPTION_UINT32, FIELD(pairs), "N", "round trips and echoes in a round [2000]", 1,
      1u << 20, NULL},
+    {"only", OPTION_TEXT, FIELD(only), "NAME", "measure only this figure", 0, 0, NULL},
 };
 
 static const struct option_table table = {
@@ -248,46 +312,24 @@ static const struct option_table table = {
     .alone = true,
     OPTION_ROWS(rows)};
 
-static int run_beside(struct bench *bench, uint8_t *cache)
-{
-    /* A slot a block, and the odd extent. */
-    char bytes[32], error[256];
-    int result = CTL_FAILED;
-    snprintf(bytes, sizeof(bytes), "%lluM",
-             (unsigned long long)bench->blocks * SLOT_BYTES / 1048576 * 17 / 16 + 64);
-    interrupt_catch();
-    if (!private_start("host", bytes, "0", &bench->daemon, error, sizeof(error))) {
-        fprintf(stderr, "%s: %s\n", bench->ctl->program, error);
-        return CTL_FAILED;
-    }
-    if (!echo_start(1, &bench->echo)) {
-        fprintf(stderr, "%s: echo: %m\n", bench->ctl->program);
-    } else {
-        echo_pin(bench->daemon.pid, 1);
-        echo_pin(0, 0);
-        result = run(bench, cache);
-        echo_stop(&bench->echo);
-    }
-    return private_stop(&bench->daemon) ? result : CTL_FAILED;
-}
-
 int bench_command(struct ctl *ctl, int argc, char **argv)
 {
     struct bench bench = {.ctl = ctl, .blocks = 100000, .rounds = 5, .pairs = 2000, .random = 1};
     int n, result;
     if (!option_parse(ctl, &table, argc, argv, &bench, &n, &result))
         return result;
-    uint8_t *cache = mmap(NULL, (size_t)KVC_KEYS_MAX * SLOT_BYTES, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bench.cache = mmap(NULL, (size_t)KVC_KEYS_MAX * BENCH_SLOT_BYTES, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     bench.keys = malloc((size_t)bench.blocks * KVC_KEY_BYTES);
-    if (cache != MAP_FAILED && bench.keys) {
-        result = run_beside(&bench, cache);
+    if (bench.cache != MAP_FAILED && bench.keys) {
+        interrupt_catch();
+        result = run_all(&bench);
     } else {
         fprintf(stderr, "%s: out of memory\n", ctl->program);
         result = CTL_FAILED;
     }
-    if (cache != MAP_FAILED)
-        munmap(cache, (size_t)KVC_KEYS_MAX * SLOT_BYTES);
+    if (bench.cache != MAP_FAILED)
+        munmap(bench.cache, (size_t)KVC_KEYS_MAX * BENCH_SLOT_BYTES);
     free(bench.keys);
     return result;
 }
