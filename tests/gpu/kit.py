@@ -88,7 +88,7 @@ class Daemon:
 
     def configure(self, name, value):
         subprocess.run(
-            [os.path.join(BUILD, "kvcachectl"), "--socket", self.socket, "config", name, value],
+            [os.path.join(BUILD, "kvcachectl"), "--socket", self.socket, "config", "set", name, value],
             check=True, stdout=subprocess.DEVNULL,
         )
 
