@@ -15,6 +15,7 @@ struct recount {
     uint64_t doomed_slots, moving;
     uint64_t filling, quarantined; /* by the saves that they belong to */
     uint64_t loads, leases, watched;
+    uint32_t loose; /* of the extent that is looked at */
     uint32_t *holds;             /* by block: of saves and pins */
     uint32_t *leased;            /* by block */
     uint32_t *reads[TIER_COUNT]; /* by block */
@@ -39,6 +40,7 @@ static const char *check_record(struct recount *r, enum tier_kind tier, uint32_t
         return "a slot's block lies elsewhere";
     if (block->state != (record->state == SLOT_READY ? BLOCK_READY : BLOCK_FILLING))
         return "a slot's state is not its block's";
+    r->loose += block->order[tier] != ORDER_NONE;
     return record->loads == block->loads[tier] ? NULL : "a slot's loads are not its block's";
 }
 
@@ -52,7 +54,10 @@ static const char *check_tier(struct recount *r, enum tier_kind tier)
     for (uint32_t e = 0; !why && e < geometry->extents; e++) {
         const struct table_extent *extent = table_extent(r->store->table, tier, e);
         uint64_t places = extent->slot_bytes ? geometry->extent_bytes / extent->slot_bytes : 0;
+        struct slots_extent look;
 
+        slots_look(r->store->slots[tier], e, &look);
+        r->loose = 0;
         if (extent->state != EXTENT_OWNED || extent->slot_bytes == 0)
             continue;
         for (uint32_t i = 0; !why && i < (places ? places : 1); i++) {
@@ -62,6 +67,8 @@ static const char *check_tier(struct recount *r, enum tier_kind tier)
             if (table_slot(r->store->table, tier, number)->state != SLOT_FREE)
                 bytes += extent->slot_bytes;
         }
+        if (!why && look.loose != r->loose)
+            return "an extent's evictable slots are miscounted";
     }
     if (why)
         return why;
@@ -158,6 +165,31 @@ static const char *check_words(struct recount *r, const struct owner *owner)
     return owed == outstanding ? NULL : "the words of a session are not those of its operations";
 }
 
+/* A session is told no location where it was asked to unmap, or never mapped. */
+static const char *check_extents(const struct owner *owner)
+{
+    const struct table *table = owner->store->table;
+    uint32_t n_told = 0;
+
+    for (enum tier_kind tier = 0; owner->page && tier < TIER_COUNT; tier++) {
+        for (uint32_t i = 0; i < table_header(table)->tiers[tier].extents; i++) {
+            const struct table_extent *extent = table_extent(table, tier, i);
+            uint64_t bit = 1ull << i % 64, held = owner->held[tier][i / 64] & bit;
+            uint64_t told = owner->told[tier][i / 64] & bit;
+
+            n_told += told != 0;
+            if ((owner->mapped[tier][i / 64] & bit) && (!held || told))
+                return "a session may use an extent that it does not map, or is to unmap";
+            if ((told && !held) || ((owner->untold[tier][i / 64] & bit) && !told))
+                return "a session is to unmap what it does not map";
+            if (held && ((extent->state != EXTENT_OWNED && extent->state != EXTENT_TAIL) ||
+                         extent->tenant != owner->identity.tenant))
+                return "a session may map an extent of another tenant";
+        }
+    }
+    return n_told == owner->n_told ? NULL : "extents to unmap are miscounted";
+}
+
 static const char *check_owner(struct recount *r, const struct owner *owner)
 {
     const struct lease *lease;
@@ -186,7 +218,8 @@ static const char *check_owner(struct recount *r, const struct owner *owner)
             r->reads[load->blocks[i].tier][load->blocks[i].block]++;
         r->loads++;
     }
-    return check_words(r, owner);
+    why = check_extents(owner);
+    return why ? why : check_words(r, owner);
 }
 
 static const char *check_block(struct recount *r, uint32_t id)

@@ -28,6 +28,14 @@ static void leave(struct partition *partition, enum order order, uint32_t id)
     partition_gives(partition, order);
 }
 
+/* Its extent counts what could be evicted from it. */
+static void note_loose(struct store *store, const struct block *block, enum tier_kind tier,
+                       enum order before, enum order after)
+{
+    if (block->slot[tier] != SLOT_NONE && (before != ORDER_NONE) != (after != ORDER_NONE))
+        slots_set_loose(store->slots[tier], block->slot[tier], after != ORDER_NONE);
+}
+
 /* Puts a block into the orders that its state calls for. used: as the hottest of them. */
 static void settle(struct store *store, uint32_t id, bool used)
 {
@@ -46,6 +54,7 @@ static void settle(struct store *store, uint32_t id, bool used)
         if (now != ORDER_NONE)
             leave(partition, now, id);
         block->order[tier] = (uint8_t)next;
+        note_loose(store, block, tier, now, next);
         if (next != ORDER_NONE && used)
             policy->ops->add(policy, id);
         else if (next != ORDER_NONE)
@@ -65,9 +74,12 @@ static void stamp(struct store *store, const struct block *block)
 {
     store->last_use++;
     family_touch(store_partition(store, block)->family);
-    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
-        if (block->slot[tier] != SLOT_NONE)
-            store_record(store, tier, block->slot[tier])->last_use = store->last_use;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        if (block->slot[tier] == SLOT_NONE)
+            continue;
+        store_record(store, tier, block->slot[tier])->last_use = store->last_use;
+        slots_touch(store->slots[tier], block->slot[tier], store->last_use);
+    }
 }
 
 /* Frees what nothing keeps of a block that is no longer one. */
@@ -195,6 +207,7 @@ void keep_moved(struct store *store, uint32_t id, bool copied, enum tier_kind ti
     if (copied) {
         assert(block->state == BLOCK_READY);
         block->slot[tier] = to;
+        slots_touch(store->slots[tier], to, store_record(store, tier, to)->last_use);
     }
     if (block->state == BLOCK_DOOMED)
         collect(store, id);
@@ -233,6 +246,7 @@ void keep_drop_copy(struct store *store, uint32_t id, enum tier_kind tier)
 
     assert(block->state == BLOCK_READY && !is_kept(block) && slot != SLOT_NONE);
     assert(block->slot[tier == TIER_GPU ? TIER_HOST : TIER_GPU] != SLOT_NONE);
+    note_loose(store, block, tier, block->order[tier], ORDER_NONE);
     block->slot[tier] = SLOT_NONE;
     settle(store, id, false);
     room_give(partition, tier, slot);

@@ -5,6 +5,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/store/claim.h"
 #include "daemon/store/event.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/room.h"
@@ -64,6 +65,7 @@ static void moved(void *arg, kvc_status status)
         log_info("store", "copy failed to=%s status=\"%s\"",
                  moving->to == TIER_HOST ? "host" : "gpu", kvc_status_text(status));
     end(moving, status);
+    claim_look(store);
     store_settle(store);
     event_deliver(store);
 }
@@ -133,7 +135,8 @@ static bool is_full(const struct store *store, uint64_t bytes)
            store->moving_bytes + bytes > store->config.tuning.moving_bytes_max;
 }
 
-enum moving_result moving_demote(struct partition *partition)
+/* A dirty block, or with BLOCK_NONE the coldest of the partition. */
+static enum moving_result demote(struct partition *partition, uint32_t wanted)
 {
     struct store *store = partition->cls->store;
     const struct policy *dirty = &partition->orders[ORDER_DIRTY];
@@ -153,14 +156,24 @@ enum moving_result moving_demote(struct partition *partition)
         mem_free(moving);
         return MOVING_NO_HOST;
     }
-    /* What went for the slot may have taken the coldest block with it, being of its family. */
-    id = dirty->ops->victim(dirty);
-    if (id == BLOCK_NONE) {
+    /* What went for the slot may have taken the block with it, being of its family. */
+    id = wanted == BLOCK_NONE ? dirty->ops->victim(dirty) : wanted;
+    if (id == BLOCK_NONE || blocks_get(store->blocks, id)->order[TIER_GPU] != ORDER_DIRTY) {
         room_give(partition, TIER_HOST, slot);
         mem_free(moving);
         return MOVING_NO_BLOCK;
     }
     return start(partition, moving, id, TIER_HOST, slot);
+}
+
+enum moving_result moving_demote(struct partition *partition)
+{
+    return demote(partition, BLOCK_NONE);
+}
+
+enum moving_result moving_demote_block(struct store *store, uint32_t id)
+{
+    return demote(store_partition(store, blocks_get(store->blocks, id)), id);
 }
 
 void moving_promote(struct store *store, uint32_t id)

@@ -21,6 +21,8 @@ enum moving_result {
 
 /* Starts to copy the coldest dirty block of a partition to the host tier. */
 enum moving_result moving_demote(struct partition *partition);
+/* The same for a dirty block, whatever its place in the order. */
+enum moving_result moving_demote_block(struct store *store, uint32_t id);
 
 /* Starts to copy a block of the host tier up, if there is room at once; else nothing happens. */
 void moving_promote(struct store *store, uint32_t id);

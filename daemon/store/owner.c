@@ -116,9 +116,14 @@ static kvc_status make_bitmaps(struct owner *owner)
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         uint32_t extents = table_header(owner->store->table)->tiers[tier].extents;
 
-        owner->mapped[tier] = mem_array(extents / 64 + 1, sizeof(uint64_t));
-        if (!owner->mapped[tier])
+        uint64_t *bits = mem_array(4ul * (extents / 64 + 1), sizeof(uint64_t));
+
+        if (!bits)
             return KVC_E_NO_MEMORY;
+        owner->mapped[tier] = bits;
+        owner->held[tier] = bits += extents / 64 + 1;
+        owner->told[tier] = bits += extents / 64 + 1;
+        owner->untold[tier] = bits + extents / 64 + 1;
     }
     return KVC_OK;
 }

@@ -18,7 +18,14 @@ struct owner {
     bool ended;
     void *user;
     struct page *page;            /* NULL: none */
-    uint64_t *mapped[TIER_COUNT]; /* a bit an extent */
+    /* A bit an extent. */
+    uint64_t *mapped[TIER_COUNT]; /* it may be told locations there */
+    uint64_t *held[TIER_COUNT];   /* it may have mapped it, acknowledged or not */
+    uint64_t *told[TIER_COUNT];   /* of held: it is to unmap it */
+    uint64_t *untold[TIER_COUNT]; /* of told: the notice is due */
+    uint32_t n_told;
+    bool withdrawn, granted; /* notices are due */
+    bool overdue;            /* it was told long ago and has not answered */
     uint32_t parts[KVC_PARTS_MAX];
     uint32_t n_parts;
     uint32_t n_saves, n_leases;

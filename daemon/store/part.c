@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/base/log.h"
+#include "daemon/store/claim.h"
 #include "daemon/store/owner.h"
 #include "daemon/store/partition.h"
 #include "daemon/store/share.h"
@@ -121,6 +122,17 @@ static void join_family(struct store *store, uint32_t part)
     }
 }
 
+/* Free extents, or the first claim on others: a tenant with nothing is not to wait for its saves. */
+static uint32_t grant(struct store *store, struct tier_class *cls, enum tier_kind tier)
+{
+    uint32_t owned =
+        slots_grant(store->slots[tier], cls->tenant, claim_cap(store, cls->tenant, tier));
+
+    if (owned == 0)
+        claim_want(cls, tier);
+    return owned;
+}
+
 kvc_status store_register(struct store *store, struct owner *owner, const struct store_part *in,
                           struct store_part_info *info, struct refusal *why)
 {
@@ -147,8 +159,7 @@ kvc_status store_register(struct store *store, struct owner *owner, const struct
     if (!owner_has_part(owner, part))
         owner->parts[owner->n_parts++] = part;
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
-        extents +=
-            slots_grant(store->slots[tier], owner->identity.tenant, store->config.tenant_share);
+        extents += grant(store, partition->cls, tier);
     *info = (struct store_part_info){
         .part = part,
         .epoch = table_namespace(store->table, table_part(store->table, part)->namespace_)->epoch,
@@ -171,52 +182,4 @@ kvc_status store_unregister(struct store *store, struct owner *owner, uint32_t p
         return KVC_OK;
     }
     return store_refuse(why, KVC_E_UNKNOWN, "part", "not registered by this session");
-}
-
-static bool may_map(const struct owner *owner, enum tier_kind tier, uint32_t index)
-{
-    const struct table *table = owner->store->table;
-    const struct table_extent *extent;
-
-    if (!owner->page || index >= table_header(table)->tiers[tier].extents)
-        return false;
-    extent = table_extent(table, tier, index);
-    return (extent->state == EXTENT_OWNED || extent->state == EXTENT_TAIL) &&
-           extent->tenant == owner->identity.tenant;
-}
-
-/* A cursor counts extents through both tiers. */
-uint32_t store_owner_extents(const struct store *store, const struct owner *owner, uint32_t cursor,
-                             uint32_t *extents, uint32_t max, uint32_t *next_cursor, bool *more)
-{
-    const struct table_tier *tiers = table_header(store->table)->tiers;
-    uint32_t total = tiers[TIER_GPU].extents + tiers[TIER_HOST].extents, n = 0;
-
-    *more = false;
-    for (; cursor < total; cursor++) {
-        enum tier_kind tier = cursor < tiers[TIER_GPU].extents ? TIER_GPU : TIER_HOST;
-        uint32_t index = tier == TIER_GPU ? cursor : cursor - tiers[TIER_GPU].extents;
-
-        if (!may_map(owner, tier, index))
-            continue;
-        if (n == max) {
-            *more = true;
-            break;
-        }
-        extents[n++] = (uint32_t)tier << 31 | index;
-    }
-    *next_cursor = cursor;
-    return n;
-}
-
-kvc_status store_owner_mapped(struct store *store, struct owner *owner, uint32_t extent)
-{
-    enum tier_kind tier = extent >> 31;
-    uint32_t index = extent & 0x7fffffffu;
-
-    (void)store;
-    if (!may_map(owner, tier, index))
-        return KVC_E_DENIED;
-    owner->mapped[tier][index / 64] |= 1ull << index % 64;
-    return KVC_OK;
 }

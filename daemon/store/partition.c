@@ -27,6 +27,7 @@ static kvc_status class_make(struct store *store, uint32_t tenant, uint64_t slot
     cls->tenant = tenant;
     cls->slot_bytes = slot_bytes;
     list_init(&cls->partitions);
+    list_init(&cls->wants);
     list_push_back(&store->classes, &cls->link);
     *ret = cls;
     return KVC_OK;

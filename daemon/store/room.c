@@ -4,8 +4,11 @@
 #include <string.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/store/claim.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/moving.h"
+
+#define CLOSED_MAX 16u /* blocks in closed extents that are dropped for one slot */
 
 static uint32_t victim(const struct partition *partition, enum order order)
 {
@@ -21,8 +24,10 @@ static bool take(struct partition *taker, enum tier_kind tier, const uint64_t *m
     struct store *store = cls->store;
     struct partition *next;
 
-    if (!slots_take(store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot))
+    if (!slots_take(store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot)) {
+        claim_want(cls, tier);
         return false;
+    }
     partition_take(taker, tier);
     store_record(store, tier, *slot)->part = 0;
     store_record(store, tier, *slot)->hit_ms = 0;
@@ -127,12 +132,64 @@ static void evict_all(struct store *store, uint32_t id)
     }
 }
 
+void room_drop(struct store *store, uint32_t id, enum tier_kind tier)
+{
+    const struct block *block = blocks_get(store->blocks, id);
+
+    if (block->slot[TIER_GPU] == SLOT_NONE || block->slot[TIER_HOST] == SLOT_NONE) {
+        evict_all(store, id);
+    } else {
+        store->stats.tier_evictions[tier]++;
+        keep_drop_copy(store, id, tier);
+    }
+}
+
+uint64_t room_coldest(const struct tier_class *cls, enum tier_kind tier)
+{
+    const struct store *store = cls->store;
+    const struct partition *partition;
+    uint64_t coldest = UINT64_MAX;
+
+    list_for_each(partition, &cls->partitions, link) {
+        for (enum order order = ORDER_DIRTY; order < ORDER_COUNT; order++) {
+            uint32_t id = victim(partition, order);
+            uint64_t used;
+
+            if (id == BLOCK_NONE || order_tier(order) != tier)
+                continue;
+            used = blocks_record(store->blocks, id, tier)->last_use;
+            coldest = used < coldest ? used : coldest;
+        }
+    }
+    return coldest;
+}
+
+/*
+ * The victim of an order whose slot somebody could take. What lies in extents that are closed goes
+ * first: it makes no room, and has to go in any case.
+ */
+static uint32_t useful_victim(struct partition *giver, enum order order)
+{
+    struct store *store = giver->cls->store;
+    enum tier_kind tier = order_tier(order);
+
+    for (uint32_t n = 0; n < CLOSED_MAX; n++) {
+        uint32_t id = victim(giver, order);
+
+        if (id == BLOCK_NONE ||
+            !slots_is_closed(store->slots[tier], blocks_get(store->blocks, id)->slot[tier]))
+            return id;
+        room_drop(store, id, tier);
+    }
+    return BLOCK_NONE;
+}
+
 /* The victim of an order goes from the tier, if it makes room for those who mapped `mapped`. */
 static bool evict(struct partition *giver, enum order order, const uint64_t *mapped)
 {
     struct store *store = giver->cls->store;
     enum tier_kind tier = order_tier(order);
-    uint32_t id = victim(giver, order);
+    uint32_t id = useful_victim(giver, order);
     const struct block *block;
 
     if (id == BLOCK_NONE)
@@ -140,12 +197,7 @@ static bool evict(struct partition *giver, enum order order, const uint64_t *map
     block = blocks_get(store->blocks, id);
     if (!slots_is_mapped(store->slots[tier], block->slot[tier], mapped))
         return false;
-    if (block->slot[TIER_GPU] == SLOT_NONE || block->slot[TIER_HOST] == SLOT_NONE) {
-        evict_all(store, id);
-    } else {
-        store->stats.tier_evictions[tier]++;
-        keep_drop_copy(store, id, tier);
-    }
+    room_drop(store, id, tier);
     return true;
 }
 
@@ -167,7 +219,9 @@ bool room_take_host(struct partition *taker, uint32_t *slot)
     giver = partition_giver(taker, ORDER_HOST);
     if (giver != taker)
         return take_from(taker, giver, ORDER_HOST, NULL, slot);
-    id = victim(taker, ORDER_HOST);
+    id = useful_victim(taker, ORDER_HOST);
+    if (id == BLOCK_NONE)
+        return false;
     if (blocks_get(store->blocks, id)->slot[TIER_GPU] != SLOT_NONE &&
         taker->orders[ORDER_HOST].count == taker->orders[ORDER_CLEAN].count)
         return false;
@@ -217,6 +271,7 @@ enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
     family_find_idle(cls->store);
     /* Without a gpu slot to its name, now or ever, a class lives in the host tier. */
     if (cls->used[TIER_GPU] == 0 && gpu_free(cls) == 0) {
+        claim_want(cls, TIER_GPU);
         *tier = TIER_HOST;
         if (take(taker, TIER_HOST, mapped[TIER_HOST], slot) ||
             take_from(taker, partition_giver(taker, ORDER_HOST), ORDER_HOST, mapped[TIER_HOST],

@@ -36,6 +36,12 @@ bool room_take_gpu(struct partition *taker, uint32_t *slot);
 /* Writes into the record of a slot that was taken which part it is for. */
 void room_name(struct partition *partition, enum tier_kind tier, uint32_t slot, uint32_t part);
 
+/* Takes an evictable block from one of its tiers: its copy, or if it has no other, the block. */
+void room_drop(struct store *store, uint32_t id, enum tier_kind tier);
+
+/* When the coldest evictable block in a tier was last used; UINT64_MAX: there is none. */
+uint64_t room_coldest(const struct tier_class *cls, enum tier_kind tier);
+
 /* Back to free, whatever its state. */
 void room_give(struct partition *partition, enum tier_kind tier, uint32_t slot);
 

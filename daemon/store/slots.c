@@ -17,6 +17,17 @@ static uint32_t first_mapped(const struct slots *slots, const struct extent_list
     return index;
 }
 
+static uint32_t first_empty(const struct slots *slots, uint32_t tenant, uint64_t slot_bytes,
+                            const uint64_t *mapped)
+{
+    uint32_t index = slots->holders[tenant].empty.head;
+
+    while (index != TABLE_NONE &&
+           !(slots_bit(mapped, index) && slots_is_for(slots, index, slot_bytes)))
+        index = slots->uses[index].next;
+    return index;
+}
+
 /* Takes a slot of an extent that has a free one. */
 static uint32_t take_place(struct slots *slots, uint32_t index)
 {
@@ -55,10 +66,10 @@ bool slots_take(struct slots *slots, uint32_t tenant, uint64_t slot_bytes, const
         if (class != TABLE_NONE)
             index = first_mapped(slots, &slots->classes[class].partial, mapped);
         if (index == TABLE_NONE) {
-            index = first_mapped(slots, &slots->holders[tenant].empty, mapped);
+            index = first_empty(slots, tenant, slot_bytes, mapped);
             if (index == TABLE_NONE)
                 return false;
-            slots_list_take(slots, &slots->holders[tenant].empty, index);
+            slots_empty_take(slots, index);
             slots_set_size(slots, index, slot_bytes);
         }
         taken = take_place(slots, index);
@@ -90,9 +101,9 @@ void slots_give(struct slots *slots, uint32_t number)
         return;
     }
     class = &slots->classes[use->class];
-    if (use->used-- == use->places)
+    if (use->used-- == use->places && !use->closed)
         slots_list_push(slots, &class->partial, index, false);
-    class->free++;
+    class->free += !use->closed;
     if (use->used == 0) {
         slots_clear_size(slots, index);
         return;
@@ -106,18 +117,11 @@ uint32_t slots_grant(struct slots *slots, uint32_t tenant, uint32_t share)
     struct holder *holder = &slots->holders[tenant];
 
     for (uint32_t i = slots->first_free; i < slots->extents && holder->owned < share; i++) {
-        struct table_extent *extent = slots_table_extent(slots, i);
-
         slots->first_free = i + 1;
-        if (extent->state != EXTENT_FREE)
+        if (slots_table_extent(slots, i)->state != EXTENT_FREE)
             continue;
-        extent->tenant = tenant;
-        extent->slot_bytes = 0;
-        extent->span = 1;
-        extent->head = 0;
-        __atomic_store_n(&extent->state, (uint32_t)EXTENT_OWNED, __ATOMIC_RELEASE);
+        slots_own(slots, i, tenant);
         slots_list_push(slots, &holder->empty, i, false);
-        holder->owned++;
     }
     return holder->owned;
 }
@@ -160,6 +164,20 @@ uint64_t slots_bytes(const struct slots *slots, uint32_t number)
     return slots_table_extent(slots, slots_extent(slots, number))->slot_bytes;
 }
 
+/* Empty extents that may get this slot size; promises are few and short. */
+static uint64_t count_empty(const struct slots *slots, const struct holder *holder,
+                            uint64_t slot_bytes)
+{
+    uint64_t n = holder->empty.count;
+    uint32_t left = holder->promised;
+
+    for (uint32_t i = holder->empty.head; left > 0; i = slots->uses[i].next) {
+        left -= slots->uses[i].promised != 0;
+        n -= !slots_is_for(slots, i, slot_bytes);
+    }
+    return n;
+}
+
 uint64_t slots_free_count(const struct slots *slots, uint32_t tenant, uint64_t slot_bytes)
 {
     const struct holder *holder = &slots->holders[tenant];
@@ -170,11 +188,11 @@ uint64_t slots_free_count(const struct slots *slots, uint32_t tenant, uint64_t s
         class = slots_find_class(slots, tenant, slot_bytes);
         if (class != TABLE_NONE)
             count = slots->classes[class].free;
-        return count + holder->empty.count * (slots->extent_bytes / slot_bytes);
+        return count + count_empty(slots, holder, slot_bytes) * (slots->extent_bytes / slot_bytes);
     }
     span = slots_span(slots, slot_bytes);
     for (uint32_t i = 0; i < slots->extents; i++) {
-        run = slots_is_empty(slots, i, tenant) ? run + 1 : 0;
+        run = slots_is_empty(slots, i, tenant) && slots_is_for(slots, i, slot_bytes) ? run + 1 : 0;
         if (run == span) {
             count++;
             run = 0;

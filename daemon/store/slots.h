@@ -50,6 +50,45 @@ uint64_t slots_free_count(const struct slots *slots, uint32_t tenant, uint64_t s
 
 /* Bytes of a tenant's extents. */
 uint64_t slots_owned_bytes(const struct slots *slots, uint32_t tenant);
+/*
+ * Extents that change what they are used for: daemon/store/claim.h. One that is closed gives no
+ * slots; those that it has go on until they are given back. What is said here of an extent is not
+ * for tails of large blocks.
+ */
+struct slots_extent {
+    enum extent_state state;
+    uint32_t tenant, span;
+    uint64_t slot_bytes; /* 0: it is empty */
+    uint64_t promised;   /* only for slots of this size; 0: for any */
+    uint64_t touched;    /* the latest use of a block in it */
+    uint32_t places, used;
+    uint32_t loose;    /* slots of blocks that nothing keeps: they are in an eviction order */
+    uint32_t siblings; /* extents of its tenant and slot size, with it; large blocks: itself */
+    bool closed;
+    bool leaving; /* closed, and its tenant is to lose it: nobody may map it any more */
+};
+void slots_look(const struct slots *slots, uint32_t extent, struct slots_extent *look);
+uint32_t slots_extents(const struct slots *slots);
+bool slots_is_closed(const struct slots *slots, uint32_t number); /* the extent of a slot */
+uint32_t slots_number(const struct slots *slots, uint32_t extent, uint32_t place);
+uint32_t slots_owned(const struct slots *slots, uint32_t tenant); /* extents */
+
+/* What keep.c knows of the block in a slot. */
+void slots_touch(struct slots *slots, uint32_t number, uint64_t last_use);
+void slots_set_loose(struct slots *slots, uint32_t number, bool loose);
+
+void slots_close(struct slots *slots, uint32_t extent, bool leaving);
+void slots_reopen(struct slots *slots, uint32_t extent);
+/* A closed one that is empty opens for slots of one size only; 0 later lifts that. */
+void slots_promise(struct slots *slots, uint32_t extent, uint64_t slot_bytes);
+/*
+ * A closed one that is empty is nobody's any more: free, or lost for ever. The caller sees to it
+ * that nobody maps a free one and that it holds zeros. A lost one may have been free before.
+ */
+void slots_free_extent(struct slots *slots, uint32_t extent);
+void slots_lose_extent(struct slots *slots, uint32_t extent);
+/* A free one becomes a tenant's, and is closed. */
+void slots_grant_closed(struct slots *slots, uint32_t extent, uint32_t tenant);
 
 struct slots_count {
     uint64_t bytes;      /* of the tier */

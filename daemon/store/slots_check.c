@@ -68,6 +68,10 @@ static const char *check_extents(const struct slots *slots)
 
         if (extent->state == EXTENT_FREE && i < slots->first_free)
             return "a free extent that a grant does not see";
+        if (extent->state == EXTENT_FREE && slots->uses[i].closed)
+            return "a free extent is closed";
+        if (slots->uses[i].promised && !slots_is_empty(slots, i, extent->tenant))
+            return "an extent that is not empty is promised";
         if (extent->state == EXTENT_OWNED && extent->slot_bytes)
             why = check_sized(slots, i, &sum);
         else if (slots->uses[i].places)
@@ -98,6 +102,8 @@ static const char *check_class(const struct slots *slots, uint32_t tenant, uint3
         if (table_extent(slots->table, slots->tier, i)->tenant != tenant)
             return "an extent is in another tenant's class";
         extents++;
+        if (use->closed)
+            continue;
         free += use->places - use->used;
         partial += use->used < use->places;
     }
@@ -117,7 +123,7 @@ static const char *check_class(const struct slots *slots, uint32_t tenant, uint3
 static const char *check_tenant(const struct slots *slots, uint32_t tenant)
 {
     const struct holder *holder = &slots->holders[tenant];
-    uint32_t owned = 0, empty = 0, listed = 0, sized = 0, in_classes = 0;
+    uint32_t owned = 0, empty = 0, listed = 0, sized = 0, in_classes = 0, promised = 0;
 
     for (uint32_t i = 0; i < slots->extents; i++) {
         const struct table_extent *extent = table_extent(slots->table, slots->tier, i);
@@ -128,9 +134,13 @@ static const char *check_tenant(const struct slots *slots, uint32_t tenant)
         empty += slots_is_empty(slots, i, tenant);
         sized += its && slots->uses[i].class != TABLE_NONE;
     }
-    for (uint32_t i = holder->empty.head; i != TABLE_NONE; i = slots->uses[i].next)
+    for (uint32_t i = holder->empty.head; i != TABLE_NONE; i = slots->uses[i].next) {
         if (!slots_is_empty(slots, i, tenant) || ++listed > empty)
             return "the list of empty extents holds what is not empty";
+        promised += slots->uses[i].promised != 0;
+    }
+    if (promised != holder->promised)
+        return "promised extents are miscounted";
     for (uint32_t c = holder->classes; c != TABLE_NONE; c = slots->classes[c].next) {
         const char *why = check_class(slots, tenant, c);
 

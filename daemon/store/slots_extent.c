@@ -74,6 +74,7 @@ void slots_set_size(struct slots *slots, uint32_t index, uint64_t slot_bytes)
     use->class = c;
     use->places = (uint32_t)(slots->extent_bytes / slot_bytes);
     use->used = use->fresh = 0;
+    use->loose = 0;
     use->free = SLOT_NONE;
     class->extents++;
     class->free += use->places;
@@ -90,23 +91,38 @@ void slots_clear_size(struct slots *slots, uint32_t index)
 
     extent->slot_bytes = 0;
     slots->slots -= use->places;
-    slots_list_take(slots, &class->partial, index);
-    class->free -= use->places;
+    if (!use->closed) {
+        slots_list_take(slots, &class->partial, index);
+        class->free -= use->places;
+    }
     if (--class->extents == 0)
         drop_class(slots, extent->tenant, use->class);
     use->class = TABLE_NONE;
     use->places = 0;
-    slots_list_push(slots, &slots->holders[extent->tenant].empty, index, true);
+    if (!use->closed)
+        slots_list_push(slots, &slots->holders[extent->tenant].empty, index, true);
+}
+
+void slots_empty_take(struct slots *slots, uint32_t index)
+{
+    struct holder *holder = &slots->holders[slots_table_extent(slots, index)->tenant];
+
+    slots_list_take(slots, &holder->empty, index);
+    holder->promised -= slots->uses[index].promised != 0;
+    slots->uses[index].promised = 0;
 }
 
 /* The first of `span` adjacent empty extents of the tenant, or TABLE_NONE. */
-static uint32_t find_run(const struct slots *slots, uint32_t tenant, uint64_t span,
+static uint32_t find_run(const struct slots *slots, uint32_t tenant, uint64_t slot_bytes,
                          const uint64_t *mapped)
 {
-    uint64_t run = 0;
+    uint64_t span = slots_span(slots, slot_bytes), run = 0;
 
     for (uint32_t i = 0; i < slots->extents; i++) {
-        run = slots_is_empty(slots, i, tenant) && slots_bit(mapped, i) ? run + 1 : 0;
+        run = slots_is_empty(slots, i, tenant) && slots_is_for(slots, i, slot_bytes) &&
+                      slots_bit(mapped, i)
+                  ? run + 1
+                  : 0;
         if (run == span)
             return (uint32_t)(i + 1 - span);
     }
@@ -118,12 +134,12 @@ uint32_t slots_take_large(struct slots *slots, uint32_t tenant, uint64_t slot_by
                           const uint64_t *mapped)
 {
     uint32_t span = slots_span(slots, slot_bytes);
-    uint32_t head = find_run(slots, tenant, span, mapped);
+    uint32_t head = find_run(slots, tenant, slot_bytes, mapped);
 
     if (head == TABLE_NONE)
         return SLOT_NONE;
     for (uint32_t i = head; i < head + span; i++)
-        slots_list_take(slots, &slots->holders[tenant].empty, i);
+        slots_empty_take(slots, i);
     for (uint32_t i = head + 1; i < head + span; i++) {
         struct table_extent *tail = slots_table_extent(slots, i);
 
@@ -133,6 +149,7 @@ uint32_t slots_take_large(struct slots *slots, uint32_t tenant, uint64_t slot_by
     slots_table_extent(slots, head)->span = span;
     __atomic_store_n(&slots_table_extent(slots, head)->slot_bytes, slot_bytes, __ATOMIC_RELEASE);
     slots->uses[head].places = slots->uses[head].used = 1;
+    slots->uses[head].loose = 0;
     slots->slots++;
     return head * slots->per_extent;
 }
@@ -152,6 +169,9 @@ void slots_give_large(struct slots *slots, uint32_t head)
         tail->span = 1;
         __atomic_store_n(&tail->state, (uint32_t)EXTENT_OWNED, __ATOMIC_RELEASE);
     }
-    for (uint32_t i = head + span; i-- > head;)
-        slots_list_push(slots, &slots->holders[extent->tenant].empty, i, true);
+    for (uint32_t i = head + span; i-- > head;) {
+        slots->uses[i].touched = slots->uses[head].touched;
+        if (!slots->uses[i].closed)
+            slots_list_push(slots, &slots->holders[extent->tenant].empty, i, true);
+    }
 }

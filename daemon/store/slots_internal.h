@@ -30,6 +30,11 @@ struct extent_use {
     uint32_t fresh; /* no place from here on was taken since the extent got its size */
     uint32_t free;  /* top of the stack, SLOT_NONE: empty */
     uint32_t prev, next;
+    uint32_t loose;
+    uint64_t touched;
+    uint64_t promised; /* a slot size, while it is in its tenant's list of empty ones; 0: none */
+    bool closed;       /* in no list, and its free places are not its class's */
+    bool leaving;
 };
 
 /* The extents of one tenant and slot size; large blocks have none. */
@@ -45,6 +50,7 @@ struct holder { /* a tenant */
     uint32_t owned;
     uint32_t classes;
     struct extent_list empty; /* without a slot size */
+    uint32_t promised;        /* of them */
 };
 
 struct slots {
@@ -54,6 +60,7 @@ struct slots {
     uint32_t per_extent; /* records an extent has, the stride of slot numbers */
     uint64_t extent_bytes;
     uint64_t used_bytes, slots, used_slots;
+    uint64_t latest;     /* use of any block */
     uint32_t first_free; /* no extent below is EXTENT_FREE */
     uint32_t free_classes;
     struct extent_use *uses;    /* one an extent */
@@ -70,7 +77,14 @@ static inline bool slots_is_empty(const struct slots *slots, uint32_t index, uin
 {
     const struct table_extent *extent = slots_table_extent(slots, index);
 
-    return extent->state == EXTENT_OWNED && extent->tenant == tenant && !extent->slot_bytes;
+    return extent->state == EXTENT_OWNED && extent->tenant == tenant && !extent->slot_bytes &&
+           !slots->uses[index].closed;
+}
+
+/* Whether an empty extent may get this slot size. */
+static inline bool slots_is_for(const struct slots *slots, uint32_t index, uint64_t slot_bytes)
+{
+    return !slots->uses[index].promised || slots->uses[index].promised == slot_bytes;
 }
 
 /* A bit of a set of extents; no set is all of them. */
@@ -87,6 +101,9 @@ static inline uint32_t slots_span(const struct slots *slots, uint64_t slot_bytes
     return span < UINT32_MAX ? (uint32_t)span : UINT32_MAX;
 }
 
+/* slots_change.c: a free extent gets its tenant; it joins no list. */
+void slots_own(struct slots *slots, uint32_t index, uint32_t tenant);
+
 /* slots_extent.c: what an extent is used for. */
 
 void slots_list_push(struct slots *slots, struct extent_list *list, uint32_t index, bool front);
@@ -98,6 +115,9 @@ uint32_t slots_find_class(const struct slots *slots, uint32_t tenant, uint64_t s
 void slots_set_size(struct slots *slots, uint32_t index, uint64_t slot_bytes);
 /* The opposite, for an extent whose last slot is free; it joins its tenant's empty ones. */
 void slots_clear_size(struct slots *slots, uint32_t index);
+
+/* Takes an empty extent out of its tenant's list; it is promised to nobody any more. */
+void slots_empty_take(struct slots *slots, uint32_t index);
 
 /* A block larger than an extent. SLOT_NONE: there are not enough adjacent empty extents. */
 uint32_t slots_take_large(struct slots *slots, uint32_t tenant, uint64_t slot_bytes,

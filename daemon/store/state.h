@@ -26,6 +26,7 @@ enum order {
     ORDER_COUNT
 };
 
+struct claim;
 struct partition;
 struct usage;
 
@@ -41,6 +42,10 @@ struct tier_class {
     uint64_t used[TIER_COUNT];            /* slots */
     uint64_t wanted;                      /* keys of saves that wait for room */
     uint32_t demoting;                    /* copies in flight */
+    struct list wants;                    /* store::claimants */
+    struct claim *claims[TIER_COUNT];     /* under way for it; NULL: none */
+    bool wanting[TIER_COUNT];             /* found no free slot since the latest look */
+    uint64_t look[TIER_COUNT];            /* clock_us before which no extent is looked for */
 };
 
 /* What its families share out among themselves. */
@@ -55,6 +60,8 @@ struct store {
     struct slots *slots[TIER_COUNT];
     struct blocks *blocks;
     struct list classes, unbalanced;
+    struct list claims, claimants;
+    bool tell; /* notices of extents are due */
     struct partition **partitions; /* by part; NULL: not registered since the start */
     struct usage **usages;         /* by namespace; likewise */
     struct list families;

@@ -8,6 +8,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/store/state.h"
+#include "daemon/store/claim.h"
 #include "daemon/store/event.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/pin.h"
@@ -107,6 +108,8 @@ kvc_status store_create(const struct store_config *config, struct store **ret)
     list_init(&store->unbalanced);
     list_init(&store->families);
     list_init(&store->used_families);
+    list_init(&store->claims);
+    list_init(&store->claimants);
     list_init(&store->owners);
     list_init(&store->freed);
     list_init(&store->saves);
@@ -135,6 +138,7 @@ void store_destroy(struct store *store)
         owner_destroy(owner);
     while ((owner = list_first(&store->freed, struct owner, link)))
         owner_destroy(owner);
+    claim_forget_all(store);
     partition_destroy_all(store);
     usage_destroy_all(store);
     family_destroy_all(store);
@@ -161,6 +165,12 @@ void store_tune(struct store *store, const struct store_tuning *tuning)
     store_settle(store);
 }
 
+void store_look_at_extent(const struct store *store, enum tier_kind tier, uint32_t extent,
+                          struct slots_extent *look)
+{
+    slots_look(store->slots[tier], extent, look);
+}
+
 const struct table *store_table(const struct store *store)
 {
     return store->table;
@@ -183,6 +193,8 @@ void store_tick(struct store *store)
 {
     uint64_t now = clock_now_us();
 
+    /* First: what is published now is seen before it may go. */
+    claim_tick(store, now);
     proof_tick(store, now);
     save_tick(store, now);
     lease_tick(store, now);
@@ -199,7 +211,7 @@ uint64_t store_next_wake(const struct store *store)
 {
     uint64_t now = clock_now_us(), wake = UINT64_MAX;
     const uint64_t due[] = {proof_next_wake(store), save_next_wake(store), lease_next_wake(store),
-                            pin_next_wake(store),
+                            pin_next_wake(store), claim_next_wake(store),
                             store->moves_paused ? store->moves_paused : UINT64_MAX};
 
     if (event_is_due(store) || !list_empty(&store->unbalanced))
@@ -229,6 +241,7 @@ void store_stats(const struct store *store, struct store_stats *stats)
     stats->open_loads = store->open_loads;
     stats->filling_slots = store->in_state[SLOT_FILLING];
     stats->quarantined_slots = store->in_state[SLOT_QUARANTINE];
+    stats->waiting_extents = claim_waiting(store);
     stats->oldest_op_us = oldest == UINT64_MAX ? 0 : now - oldest;
     stats->quarantine_oldest_us = quarantined ? now - quarantined->queued : 0;
 }

@@ -73,6 +73,12 @@ struct store_events {
     void (*room)(void *ctx);
     /* The owner has ended and owes nothing: it is freed when this returns. */
     void (*owner_free)(void *ctx, struct owner *owner);
+    /*
+     * A worker or reader is to unmap these extents (tier << 31 | index), n of them, after
+     * synchronising, and to say so: store_owner_unmapped. granted: there may be more to map.
+     */
+    void (*extents)(void *ctx, struct owner *owner, const uint32_t *withdrawn, uint32_t n,
+                    bool granted);
 };
 
 /* What may change while the store works. */
@@ -96,14 +102,25 @@ struct store_quota_rule {
     struct store_quota quota;
 };
 
+/* What a tenant may own of each tier, at most: per mille of it, or bytes if that is 0. */
+struct store_share {
+    char tenant[KVC_NAME_MAX + 1]; /* "*": all that none before in the list is for */
+    uint32_t permille[TIER_COUNT];
+    uint64_t bytes[TIER_COUNT];
+};
+
 struct store_config {
     uint64_t budget[TIER_COUNT]; /* bytes; both zero is refused */
     uint64_t boot_epoch;
     uint32_t tenant_share; /* extents a tenant may own per tier, UINT32_MAX: all */
+    const struct store_share *shares; /* kept by the caller as long as the store */
+    uint32_t n_shares;
     uint32_t lease_ms_max;
     struct store_tuning tuning;
     const struct mover_ops *mover_ops;
     void *mover;
+    const struct renew_ops *renew_ops; /* NULL: extents stay with their tenants */
+    void *renewer;
     struct store_events events;
 };
 
@@ -112,6 +129,11 @@ kvc_status store_create(const struct store_config *config, struct store **store)
 void store_destroy(struct store *store);
 void store_tune(struct store *store, const struct store_tuning *tuning);
 const struct table *store_table(const struct store *store);
+/* More than the table says of an extent. */
+void store_look_at_extent(const struct store *store, enum tier_kind tier, uint32_t extent,
+                          struct slots_extent *look);
+/* The memory of an extent has failed: it is emptied, unmapped by all, and never used again. */
+kvc_status store_lose_extent(struct store *store, enum tier_kind tier, uint32_t extent);
 
 /* Owners. */
 
@@ -189,8 +211,15 @@ const struct table_layout *store_owner_layout(const struct store *store, const s
 /* Extents (tier << 31 | index) that the owner may map, after `cursor`; returns how many, <= max. */
 uint32_t store_owner_extents(const struct store *store, const struct owner *owner, uint32_t cursor,
                              uint32_t *extents, uint32_t max, uint32_t *next_cursor, bool *more);
+/* A descriptor of one of those goes to it, which it may map from now on. */
+void store_owner_offer(struct store *store, struct owner *owner, uint32_t extent);
+/* Whether it may have mapped one: it has been offered, and it has not said that it is unmapped. */
+bool store_owner_holds(const struct owner *owner, uint32_t extent);
 /* It has mapped one. KVC_E_DENIED for one that is not its tenant's. */
 kvc_status store_owner_mapped(struct store *store, struct owner *owner, uint32_t extent);
+/* It has unmapped one, with nothing in flight in it. KVC_E_INVALID: there is no such extent. */
+kvc_status store_owner_unmapped(struct store *store, struct owner *owner, uint32_t extent);
+#define STORE_WITHDRAWN_MAX 64u /* extents of one event */
 
 /* Lookups, leases. */
 
@@ -443,6 +472,9 @@ struct store_stats {
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, checksum_failures;
     uint64_t admitted_blocks, admitted_at_once;
+    uint64_t resized_extents, moved_extents; /* to another slot size, to another tenant */
+    uint64_t kept_extents;                   /* that were to change and had to stay */
+    uint64_t lost_extents, waiting_extents;  /* now: without memory; to be unmapped by sessions */
     uint64_t oldest_op_us, quarantine_oldest_us;
     uint64_t metadata_bytes;
 };

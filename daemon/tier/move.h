@@ -28,4 +28,13 @@ struct mover_ops {
     kvc_status (*copy)(void *mover, const struct move *move, move_done_cb *done, void *arg);
 };
 
+/*
+ * renew: gives an extent new memory, of zeros, to which nothing leads that was exported before.
+ * Nobody uses the extent meanwhile. done as above. After an error it has no memory to rely on.
+ */
+struct renew_ops {
+    kvc_status (*renew)(void *renewer, enum tier_kind tier, uint32_t extent, move_done_cb *done,
+                        void *arg);
+};
+
 #endif

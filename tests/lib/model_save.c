@@ -235,9 +235,11 @@ static uint32_t room_before(struct model *m, const struct model_save *s, uint32_
     for (uint32_t e = 0; e < t->extents; e++) {
         const struct table_extent *extent = table_extent(m->table, TIER_GPU, e);
         uint32_t first = e * t->slots_per_extent;
+        struct slots_extent look;
 
+        store_look_at_extent(m->store, TIER_GPU, e, &look);
         if (extent->slot_bytes != part->layout.slot_bytes ||
-            extent->tenant != m->tenants[part->tenant])
+            extent->tenant != m->tenants[part->tenant] || look.closed)
             continue;
         if (!s->by_daemon && !model_maps_slot(m, &m->owners[s->owner], TIER_GPU, first))
             return 0;

@@ -26,6 +26,57 @@ static kvc_status fake_copy(void *mover, const struct move *move, move_done_cb *
 
 static const struct mover_ops fake_mover = {.copy = fake_copy};
 
+static kvc_status fake_renew(void *renewer, enum tier_kind tier, uint32_t extent,
+                             move_done_cb *done, void *arg)
+{
+    struct kit *kit = renewer;
+
+    ck_assert_uint_lt(kit->n_renews, KIT_MOVES);
+    kit->renews[kit->n_renews++] = (struct kit_renew){tier, extent, done, arg};
+    return KVC_OK;
+}
+
+static const struct renew_ops fake_renewer = {.renew = fake_renew};
+
+uint32_t kit_renews(struct kit *kit, kvc_status status)
+{
+    uint32_t n = kit->n_renews;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct kit_renew renew = kit->renews[i];
+        uint64_t bytes = table_header(store_table(kit->store))->tiers[renew.tier].extent_bytes;
+
+        memset(kit->memory[renew.tier] + renew.extent * bytes, 0, bytes);
+        renew.done(renew.arg, status);
+        kit_check(kit);
+    }
+    memmove(kit->renews, kit->renews + n, (kit->n_renews - n) * sizeof(kit->renews[0]));
+    kit->n_renews -= n;
+    return n;
+}
+
+static void on_extents(void *ctx, struct owner *owner, const uint32_t *withdrawn, uint32_t n,
+                       bool granted)
+{
+    struct kit_owner *mine = owner_user(owner);
+
+    (void)ctx;
+    ck_assert(n > 0 || granted);
+    ck_assert_uint_le(mine->n_withdrawn + n, KIT_MOVES);
+    memcpy(mine->withdrawn + mine->n_withdrawn, withdrawn, n * sizeof(*withdrawn));
+    mine->n_withdrawn += n;
+    mine->n_granted += granted;
+}
+
+void kit_unmap(struct kit *kit, struct kit_owner *owner)
+{
+    for (uint32_t i = 0; i < owner->n_withdrawn; i++)
+        ck_assert_int_eq(store_owner_unmapped(kit->store, owner->owner, owner->withdrawn[i]),
+                         KVC_OK);
+    owner->n_withdrawn = 0;
+    kit_check(kit);
+}
+
 static void on_save_done(void *ctx, struct owner *owner, const struct save_outcome *outcome)
 {
     struct kit *kit = ctx;
@@ -146,7 +197,11 @@ void kit_open(struct kit *kit, const struct kit_config *config)
         .tuning.moving_bytes_max = 64ull << 20,
         .mover_ops = &fake_mover,
         .mover = kit,
-        .events = {kit, on_save_done, on_room, on_owner_free},
+        .renew_ops = &fake_renewer,
+        .renewer = kit,
+        .shares = config->shares,
+        .n_shares = config->n_shares,
+        .events = {kit, on_save_done, on_room, on_owner_free, on_extents},
     };
 
     memset(kit, 0, sizeof(*kit));
@@ -180,6 +235,8 @@ void kit_close(struct kit *kit)
         ck_assert(!kit->owners[i].owner || kit->owners[i].freed);
     while (kit->n_moves > 0)
         kit_moves(kit, kit->n_moves, KVC_E_DEVICE);
+    while (kit->n_renews > 0)
+        kit_renews(kit, KVC_OK);
     stats = kit_stats(kit);
     ck_assert_uint_eq(stats.owners, 0);
     ck_assert_uint_eq(stats.leases, 0);
@@ -272,6 +329,22 @@ struct kit_owner *kit_owner(struct kit *kit, uint32_t role)
         kit->epoch = info.epoch;
         kit_map_all(kit, owner);
     }
+    return owner;
+}
+
+struct kit_owner *kit_worker_of(struct kit *kit, const char *tenant)
+{
+    uint32_t own = kit->tenant, part = kit->part, epoch = kit->epoch;
+    struct kit_owner *owner;
+
+    ck_assert_int_eq(store_tenant(kit->store, tenant, UINT32_MAX, &kit->tenant), KVC_OK);
+    owner = kit_worker(kit);
+    owner->tenant = kit->tenant;
+    owner->part = kit->part;
+    owner->epoch = kit->epoch;
+    kit->tenant = own;
+    kit->part = part;
+    kit->epoch = epoch;
     return owner;
 }
 

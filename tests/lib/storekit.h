@@ -27,12 +27,25 @@ struct kit_config {
     uint32_t gpu_slots, host_slots; /* multiples of the slots of 2 MiB */
     uint32_t slot_bytes;            /* 0: KIT_SLOT_BYTES */
     uint32_t clean_low, clean_high; /* per mille; 0: only when a save needs it */
+    const struct store_share *shares;
+    uint32_t n_shares;
 };
 
 struct kit_owner {
     struct owner *owner;
     uint8_t *page;
-    bool freed; /* owner_free was called */
+    bool freed;                                 /* owner_free was called */
+    uint32_t withdrawn[KIT_MOVES], n_withdrawn; /* what it was asked to unmap */
+    uint32_t n_granted;
+    uint32_t tenant, part, epoch; /* of kit_worker_of */
+};
+
+/* An extent that gets new memory. */
+struct kit_renew {
+    enum tier_kind tier;
+    uint32_t extent;
+    move_done_cb *done;
+    void *arg;
 };
 
 /* A call of a save, or a load, that the daemon copies and that has not ended. */
@@ -61,6 +74,8 @@ struct kit {
     struct kit_move moves[KIT_MOVES]; /* started and not done */
     uint32_t n_moves;
     uint64_t moves_started, moved_bytes;
+    struct kit_renew renews[KIT_MOVES]; /* started and not done */
+    uint32_t n_renews;
     kvc_status copy_status; /* what copy() returns */
     struct save_outcome done[KIT_EVENTS];
     uint32_t n_done, n_room, n_freed;
@@ -166,6 +181,14 @@ void kit_close_load(struct kit *kit, const struct kit_load *load);
 
 /* Lets copies in flight end, oldest first; returns how many did. */
 uint32_t kit_moves(struct kit *kit, uint32_t n, kvc_status status);
+
+/* The same for extents that get new memory, which it zeroes. */
+uint32_t kit_renews(struct kit *kit, kvc_status status);
+
+/* A worker of another tenant; the kit's own tenant stays. */
+struct kit_owner *kit_worker_of(struct kit *kit, const char *tenant);
+/* It unmaps all that it was asked to, and says so. */
+void kit_unmap(struct kit *kit, struct kit_owner *owner);
 
 void kit_tick(struct kit *kit);
 void kit_check(struct kit *kit);
