@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/config_shares.h"
 #include "proto/limits.h"
 #include "proto/spelling.h"
 
@@ -55,6 +56,8 @@ static const struct option options[] = {
      "... until this much is"},
     {"moving-bytes", VALUE_SIZE, RUNTIME, FIELD(moving_bytes), "64M", 1u << 20, 1ull << 40, NULL,
      "SIZE", "copies between tiers in flight, in all"},
+    {"tenant-shares", VALUE_TEXT, START, FIELD(tenant_shares), "*=100%", 0, 0, NULL, "LIST",
+     "most of each tier for tenants: uid:1000=25%,uid:1001=4G/16G,*=50%"},
     {"drain-time", VALUE_TIME, RUNTIME, FIELD(drain_ms), "5s", 0, HOUR, NULL, "TIME",
      "SIGTERM waits this long for what is in flight"},
     {"log-level", VALUE_CHOICE, RUNTIME, FIELD(log_level), "info", 0, UINT64_MAX, levels, "LEVEL",
@@ -245,6 +248,8 @@ bool config_check(const struct config *config, char *why)
     const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     const bool gpu_is_memory = config->device != CONFIG_DEVICE_CUDA;
     char gpu[VALUE_TEXT_MAX], host[VALUE_TEXT_MAX];
+    struct store_share shares[CONFIG_SHARES_MAX];
+    uint32_t n_shares;
     uint64_t wanted;
 
     if (config->gpu_bytes == 0 && config->host_bytes == 0)
@@ -262,7 +267,7 @@ bool config_check(const struct config *config, char *why)
             value_format(VALUE_SIZE, config->host_bytes, NULL, host), memory >> 20);
     if (config->clean_low > config->clean_high)
         return config_explain(why, "clean-low is more than clean-high");
-    return true;
+    return config_shares(config->tenant_shares, shares, &n_shares, why);
 }
 
 void config_help(FILE *out)

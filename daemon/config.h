@@ -37,6 +37,7 @@ struct config {
     uint64_t lease_ms, save_proof_ms, promotion_ms, drain_ms;
     uint64_t clean_low, clean_high; /* per mille */
     uint64_t moving_bytes;
+    char tenant_shares[CONFIG_TEXT_MAX];
     uint8_t origins[CONFIG_ROWS_MAX];
 };
 

@@ -15,10 +15,12 @@
 #include "daemon/base/guard.h"
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
+#include "daemon/config_shares.h"
 #include "daemon/conn/endpoint.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/mover.h"
 #include "daemon/tier/populate.h"
+#include "daemon/tier/renew.h"
 
 /* How often a daemon that stops looks whether it may. */
 #define DRAIN_LOOK_MS 5
@@ -39,6 +41,8 @@ struct server {
     struct tier *tiers[TIER_COUNT];
     struct mover *mover;
     struct copier *copier;
+    struct renewer *renewer;
+    struct store_share shares[CONFIG_SHARES_MAX];
     struct populate *populate; /* NULL when it is done */
     struct api *api;
     struct store *store;
@@ -149,7 +153,10 @@ static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
     if (status != KVC_OK)
         return cannot("the mover", status);
     status = copier_create(&s->loop, s->tiers, &s->copier);
-    return status == KVC_OK ? 0 : cannot("the copier", status);
+    if (status != KVC_OK)
+        return cannot("the copier", status);
+    status = renewer_create(&s->loop, s->tiers, &s->renewer);
+    return status == KVC_OK ? 0 : cannot("memory of extents", status);
 }
 
 static struct store_tuning tuning(const struct config *config)
@@ -225,6 +232,7 @@ static void reload_cb(uv_signal_t *handle, int number)
 
 static int open_store(struct server *s)
 {
+    char why[CONFIG_WHY_MAX];
     const uint64_t boot_epoch = new_boot_epoch();
     struct api_config api_config = {
         .loop = &s->loop,
@@ -237,15 +245,20 @@ static int open_store(struct server *s)
         .budget = {s->config->gpu_bytes, s->config->host_bytes},
         .boot_epoch = boot_epoch,
         .tenant_share = UINT32_MAX,
+        .shares = s->shares,
         .lease_ms_max = KVC_LEASE_MS_MAX,
         .tuning = tuning(s->config),
         .mover_ops = &mover_ops,
+        .renew_ops = &renew_ops,
     };
     kvc_status status;
 
+    if (!config_shares(s->config->tenant_shares, s->shares, &config.n_shares, why))
+        return cannot(why, KVC_E_INVALID);
     if (open_tiers(s, config.budget) < 0)
         return -1;
     config.mover = s->mover;
+    config.renewer = s->renewer;
     api_config.copier = s->copier;
     status = api_create(&api_config, &s->api);
     if (status != KVC_OK)
@@ -253,6 +266,22 @@ static int open_store(struct server *s)
     config.events = api_store_events(s->api);
     status = store_create(&config, &s->store);
     return status == KVC_OK ? 0 : cannot("the store", status);
+}
+
+/* A worker that touches memory which is not there would die of it. */
+static void lose_unpopulated(struct server *s, kvc_status status)
+{
+    for (enum tier_kind t = 0; t < TIER_COUNT; t++) {
+        uint32_t n = tier_extents(s->tiers[t]), first = n;
+
+        if (n > 0)
+            first = (uint32_t)(tier_populated(s->tiers[t]) / tier_extent_bytes(s->tiers[t]));
+        if (first < n)
+            log_warn("main", "no memory for a part of a tier tier=%s extents=%u of=%u reason=\"%s\"",
+                     tier_name(t), n - first, n, kvc_status_text(status));
+        for (uint32_t i = first; i < n; i++)
+            store_lose_extent(s->store, t, i);
+    }
 }
 
 static void populate_done(void *arg, kvc_status status)
@@ -263,7 +292,7 @@ static void populate_done(void *arg, kvc_status status)
     if (status == KVC_OK)
         log_info("main", "memory is populated");
     else if (status != KVC_E_CANCELLED)
-        log_warn("main", "memory is not populated reason=\"%s\"", kvc_status_text(status));
+        lose_unpopulated(s, status);
 }
 
 static void drain_cb(uv_timer_t *timer)
@@ -335,15 +364,19 @@ static void close_parts(struct server *s)
         populate_stop(s->populate);
     if (s->mover != NULL)
         mover_stop(s->mover);
+    if (s->renewer != NULL)
+        renewer_stop(s->renewer);
     while ((s->api != NULL && (api_connections(s->api) > 0 || api_pieces(s->api) > 0)) ||
            s->populate != NULL || (s->mover != NULL && mover_count(s->mover) > 0) ||
-           (s->copier != NULL && copier_count(s->copier) > 0))
+           (s->copier != NULL && copier_count(s->copier) > 0) ||
+           (s->renewer != NULL && renewer_count(s->renewer) > 0))
         uv_run(&s->loop, UV_RUN_ONCE);
     if (s->store != NULL)
         store_destroy(s->store);
     api_destroy(s->api);
     mover_destroy(s->mover);
     copier_destroy(s->copier);
+    renewer_destroy(s->renewer);
     /* A second signal must not cut the last steps short, when the loop does not catch it. */
     mask_signals(SIG_BLOCK);
     uv_close((uv_handle_t *)&s->terminate, NULL);

@@ -50,6 +50,13 @@ static void on_owner_free(void *ctx, struct owner *owner)
     session_free(s);
 }
 
+static void on_extents(void *ctx, struct owner *owner, const uint32_t *withdrawn, uint32_t n,
+                       bool granted)
+{
+    (void)ctx;
+    layout_extents(owner_user(owner), withdrawn, n, granted);
+}
+
 struct store_events api_store_events(struct api *api)
 {
     return (struct store_events){
@@ -57,6 +64,7 @@ struct store_events api_store_events(struct api *api)
         .save_done = on_save_done,
         .room = on_room,
         .owner_free = on_owner_free,
+        .extents = on_extents,
     };
 }
 

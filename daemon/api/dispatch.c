@@ -27,6 +27,7 @@ static const struct route routes[] = {
     {WIRE_REGISTER, W | R | S, BEGINS, layout_register},
     {WIRE_UNREGISTER, W | R | S, 0, layout_unregister},
     {WIRE_MAP, W | R, 0, layout_map},
+    {WIRE_UNMAP, W | R, 0, layout_unmap},
     {WIRE_REGION_BEGIN, W | R, BEGINS, memory_begin},
     {WIRE_REGION_PART, W | R, BEGINS | FDS, memory_part},
     {WIRE_REGION_END, W | R, BEGINS, memory_end},

@@ -1,4 +1,4 @@
-/* REGISTER, UNREGISTER, MAP: parts, and the memory that their blocks may lie in. */
+/* REGISTER, UNREGISTER, MAP, UNMAP: parts, and the memory that their blocks may lie in. */
 #include "daemon/api/session.h"
 
 #include "daemon/base/fd.h"
@@ -63,34 +63,17 @@ kvc_status layout_unregister(struct session *s, const struct request *request, s
     return status;
 }
 
-static bool contains(const uint32_t *values, uint32_t n, uint32_t wanted)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (values[i] == wanted)
-            return true;
-    return false;
-}
-
-/* All acknowledged extents are looked at before the first counts, so that a refusal changes none.
+/*
+ * All acknowledged extents are looked at before the first counts, so that a refusal changes none.
+ * One that is being withdrawn may still be acknowledged: the client has not seen the notice yet.
  */
 static kvc_status check_mapped(const struct session *s, struct numbers mapped, struct refusal *why)
 {
-    uint32_t seen[KVC_WIRE_FDS_MAX], page[KVC_WIRE_FDS_MAX];
-    uint32_t n_seen = 0, cursor = 0;
-    bool more = true;
-
     if (mapped.n > KVC_WIRE_FDS_MAX)
         return refuse(why, KVC_E_LIMIT, "more than one reply can have told", "mapped");
-    while (more && n_seen < mapped.n) {
-        uint32_t n = store_owner_extents(s->api->store, s->owner, cursor, page, KVC_WIRE_FDS_MAX,
-                                         &cursor, &more);
-
-        for (uint32_t i = 0; i < mapped.n; i++)
-            if (contains(page, n, mapped.values[i]) && !contains(seen, n_seen, mapped.values[i]))
-                seen[n_seen++] = mapped.values[i];
-    }
     for (uint32_t i = 0; i < mapped.n; i++)
-        if (!contains(seen, n_seen, mapped.values[i]))
+        if (!store_owner_may_map(s->owner, mapped.values[i]) &&
+            !store_owner_holds(s->owner, mapped.values[i]))
             return refuse(why, KVC_E_DENIED, "not an extent of this tenant", "mapped[%u]", i);
     return KVC_OK;
 }
@@ -143,8 +126,30 @@ kvc_status layout_map(struct session *s, const struct request *request, struct r
             return refuse(why, status, "cannot be acknowledged", "mapped[%u]", i);
         }
     }
+    for (uint32_t i = 0; i < reply.n; i++)
+        store_owner_offer(s->api->store, s->owner, extents[i]);
     body = codec_map(s->api->codec, &reply);
     connection_send(s->connection, WIRE_MAP | WIRE_REPLY, request->seq, body.data, body.len, fds,
                     reply.n);
     return KVC_OK;
+}
+
+kvc_status layout_unmap(struct session *s, const struct request *request, struct refusal *why)
+{
+    const struct numbers extents = request->unmap.extents;
+
+    for (uint32_t i = 0; i < extents.n; i++)
+        if (!store_owner_has_extent(s->owner, extents.values[i]))
+            return refuse(why, KVC_E_INVALID, "no such extent", "extents[%u]", i);
+    for (uint32_t i = 0; i < extents.n; i++)
+        (void)store_owner_unmapped(s->api->store, s->owner, extents.values[i]);
+    session_reply(s, WIRE_UNMAP, request->seq, codec_empty(s->api->codec));
+    return KVC_OK;
+}
+
+void layout_extents(struct session *s, const uint32_t *withdrawn, uint32_t n, bool granted)
+{
+    const struct msg_extents extents = {withdrawn, n, granted};
+
+    session_notice(s, WIRE_EXTENTS, codec_extents(s->api->codec, &extents));
 }

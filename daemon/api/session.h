@@ -97,7 +97,7 @@ kvc_status refuse(struct refusal *why, kvc_status status, const char *detail, co
 typedef kvc_status handler(struct session *session, const struct request *request,
                            struct refusal *why);
 handler session_hello;
-handler layout_register, layout_unregister, layout_map;
+handler layout_register, layout_unregister, layout_map, layout_unmap;
 handler lookup_lookup, lookup_extend, lookup_release, lookup_adopt;
 handler save_save, save_abort, save_drained;
 handler load_load, load_report, load_nudge;
@@ -117,6 +117,9 @@ bool session_is_trusted(const struct session *session);
 /* Keys on the wire: bytes to a count. Refuses what is no multiple of a key, naming the field. */
 kvc_status keys_count(struct bytes keys, uint32_t *n, struct refusal *why, const char *field, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* Extents that a session is to unmap, or may map. */
+void layout_extents(struct session *session, const uint32_t *withdrawn, uint32_t n, bool granted);
 
 /* The key in the slot that begins at an offset of a tier, or NULL: there is no such slot. */
 const uint8_t *load_key_at(const struct api *api, enum tier_kind tier, uint64_t offset);

@@ -32,6 +32,7 @@ struct bytes codec_error(struct codec *codec, const struct msg_error *reply);
 struct bytes codec_hello(struct codec *codec, const struct msg_hello_reply *reply);
 struct bytes codec_register(struct codec *codec, const struct msg_register_reply *reply);
 struct bytes codec_map(struct codec *codec, const struct msg_map_reply *reply);
+struct bytes codec_extents(struct codec *codec, const struct msg_extents *extents);
 struct bytes codec_region(struct codec *codec, uint64_t region);
 struct bytes codec_lookup(struct codec *codec, const struct msg_lookup_reply *reply);
 struct bytes codec_save(struct codec *codec, const struct msg_save_reply *reply);

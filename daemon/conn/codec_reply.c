@@ -89,6 +89,16 @@ struct bytes codec_map(struct codec *codec, const struct msg_map_reply *reply)
     return BODY(codec, m);
 }
 
+struct bytes codec_extents(struct codec *codec, const struct msg_extents *extents)
+{
+    Kvcache__Extents m = KVCACHE__EXTENTS__INIT;
+
+    m.n_withdrawn = extents->n_withdrawn;
+    m.withdrawn = (uint32_t *)extents->withdrawn;
+    m.granted = extents->granted;
+    return BODY(codec, m);
+}
+
 struct bytes codec_region(struct codec *codec, uint64_t region)
 {
     Kvcache__RegionReply m = KVCACHE__REGION_REPLY__INIT;

@@ -62,6 +62,15 @@ static bool from_map(struct codec *codec, const ProtobufCMessage *base, struct r
     return true;
 }
 
+static bool from_unmap(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    const Kvcache__Unmap *m = (const Kvcache__Unmap *)base;
+
+    (void)codec;
+    request->unmap = (struct msg_unmap){.extents = NUMBERS(m, extents)};
+    return true;
+}
+
 static bool from_region_begin(struct codec *codec, const ProtobufCMessage *base,
                               struct request *request)
 {
@@ -362,6 +371,7 @@ static const struct body bodies[] = {
     {WIRE_REGISTER, &kvcache__register__descriptor, from_register},
     {WIRE_UNREGISTER, &kvcache__unregister__descriptor, from_unregister},
     {WIRE_MAP, &kvcache__map__descriptor, from_map},
+    {WIRE_UNMAP, &kvcache__unmap__descriptor, from_unmap},
     {WIRE_REGION_BEGIN, &kvcache__region_begin__descriptor, from_region_begin},
     {WIRE_REGION_PART, &kvcache__region_part__descriptor, from_region_part},
     {WIRE_REGION_END, &kvcache__region_end__descriptor, from_region_end},

@@ -58,6 +58,10 @@ struct msg_map {
     struct numbers mapped;
 };
 
+struct msg_unmap {
+    struct numbers extents;
+};
+
 struct msg_region_begin {
     uint32_t part, blocks;
     uint64_t generation;
@@ -202,6 +206,7 @@ struct request {
         struct msg_register register_;
         struct msg_unregister unregister;
         struct msg_map map;
+        struct msg_unmap unmap;
         struct msg_region_begin region_begin;
         struct msg_region_part region_part;
         struct msg_region region;
@@ -252,6 +257,12 @@ struct msg_register_reply {
     const uint8_t *fingerprint; /* KVC_FINGERPRINT_BYTES */
     uint64_t slot_bytes;
     uint32_t extents;
+};
+
+struct msg_extents {
+    const uint32_t *withdrawn;
+    uint32_t n_withdrawn;
+    bool granted;
 };
 
 struct msg_map_reply {

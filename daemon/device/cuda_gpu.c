@@ -229,20 +229,56 @@ static kvc_status gpu_extent_populate(struct device_slab *slab, uint32_t extent,
     return KVC_OK;
 }
 
-static kvc_status gpu_extent_zero(struct device_slab *slab, uint32_t extent)
+/* It goes as a whole. */
+static kvc_status gpu_extent_discard(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                     uint64_t bytes)
+{
+    (void)slab;
+    (void)extent;
+    (void)offset;
+    (void)bytes;
+    return KVC_OK;
+}
+
+/* The driver says nothing of what new memory holds when it was this process's before. */
+static kvc_status zero_extent(struct device_slab *slab, uint32_t extent)
 {
     struct gpu_slab *gpu = gpu_of(slab);
     struct device_cuda *cuda = gpu->common.cuda;
-    kvc_status status = device_cuda_enter(cuda);
+    kvc_status status;
 
-    if (status != KVC_OK)
-        return status;
     status = device_cuda_check(cuda, "cannot zero", extent,
                                cuda->driver.set_async(address_of(slab, extent), 0,
                                                       slab->extent_bytes, gpu->common.stream));
     if (status == KVC_OK)
         status = device_cuda_check(cuda, "cannot zero", extent,
                                    cuda->driver.stream_synchronize(gpu->common.stream));
+    return status;
+}
+
+/*
+ * The old memory goes first, since the tier may be all that the GPU has left. A process that still
+ * maps it keeps it, and then there may be none for the new.
+ */
+static kvc_status gpu_extent_renew(struct device_slab *slab, uint32_t extent)
+{
+    struct gpu_slab *gpu = gpu_of(slab);
+    struct device_cuda *cuda = gpu->common.cuda;
+    kvc_status status = device_cuda_enter(cuda);
+
+    if (status != KVC_OK)
+        return KVC_E_BUSY;
+    status =
+        device_cuda_check(cuda, "cannot be unmapped", extent,
+                          cuda->driver.vmm_unmap(address_of(slab, extent), slab->extent_bytes));
+    if (status != KVC_OK) {
+        device_cuda_leave(cuda);
+        return KVC_E_BUSY;
+    }
+    fd_reset(&gpu->fds[extent]);
+    status = make_extent(slab, extent);
+    if (status == KVC_OK)
+        status = zero_extent(slab, extent);
     device_cuda_leave(cuda);
     return status;
 }
@@ -254,7 +290,8 @@ const struct device_ops device_cuda_gpu = {
     .extent_create = gpu_extent_create,
     .extent_export = gpu_extent_export,
     .extent_populate = gpu_extent_populate,
-    .extent_zero = gpu_extent_zero,
+    .extent_discard = gpu_extent_discard,
+    .extent_renew = gpu_extent_renew,
     .copy = device_cuda_copy,
     .settle = device_cuda_settle,
 };

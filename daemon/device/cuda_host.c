@@ -127,9 +127,42 @@ static kvc_status host_extent_populate(struct device_slab *slab, uint32_t extent
     return status;
 }
 
-static kvc_status host_extent_zero(struct device_slab *slab, uint32_t extent)
+static kvc_status unregister_extent(struct device_slab *slab, uint32_t extent)
 {
-    return device_host.extent_zero(&host_of(slab)->memory, extent);
+    struct host_slab *host = host_of(slab);
+    struct device_cuda *cuda = host->common.cuda;
+    kvc_status status;
+
+    if (!atomic_load(&host->registered[extent]))
+        return KVC_OK;
+    status = device_cuda_enter(cuda);
+    if (status != KVC_OK)
+        return status;
+    status = device_cuda_check(cuda, "cannot be unregistered", extent,
+                               cuda->driver.host_unregister(address_of(slab, extent)));
+    if (status == KVC_OK)
+        atomic_store(&host->registered[extent], false);
+    device_cuda_leave(cuda);
+    return status;
+}
+
+/* Pages that the driver has pinned must not go under it. */
+static kvc_status host_extent_discard(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                      uint64_t bytes)
+{
+    kvc_status status = unregister_extent(slab, extent);
+
+    return status == KVC_OK
+               ? device_host.extent_discard(&host_of(slab)->memory, extent, offset, bytes)
+               : KVC_E_BUSY;
+}
+
+/* It is registered again when its last page is there. */
+static kvc_status host_extent_renew(struct device_slab *slab, uint32_t extent)
+{
+    if (unregister_extent(slab, extent) != KVC_OK)
+        return KVC_E_BUSY;
+    return device_host.extent_renew(&host_of(slab)->memory, extent);
 }
 
 kvc_status device_cuda_host_ready(struct device_slab *slab, uint32_t extent, uint64_t offset,
@@ -149,7 +182,8 @@ const struct device_ops device_cuda_host = {
     .extent_create = host_extent_create,
     .extent_export = host_extent_export,
     .extent_populate = host_extent_populate,
-    .extent_zero = host_extent_zero,
+    .extent_discard = host_extent_discard,
+    .extent_renew = host_extent_renew,
     .copy = device_cuda_copy,
     .settle = device_cuda_settle,
 };

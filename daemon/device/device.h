@@ -47,7 +47,15 @@ struct device_ops {
     /* Touches bytes of an extent so that later use is not slowed by page faults. Any thread. */
     kvc_status (*extent_populate)(struct device_slab *slab, uint32_t extent, uint64_t offset,
                                   uint64_t bytes);
-    kvc_status (*extent_zero)(struct device_slab *slab, uint32_t extent);
+    /*
+     * For an extent that nobody here uses and that changes its tenant. discard: its bytes are not
+     * wanted any more, and their memory may go; a process that still maps it may read zeros. renew:
+     * it gets new memory of zeros, and what was exported before leads to none of it. KVC_E_BUSY:
+     * nothing has changed; after another error it has no memory. Pool thread.
+     */
+    kvc_status (*extent_discard)(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                 uint64_t bytes);
+    kvc_status (*extent_renew)(struct device_slab *slab, uint32_t extent);
 
     /* Whether bytes of a slab, which may span extents, have memory: what is not populated yet gets
      * it here, or KVC_E_NO_MEMORY says that there is none. Before gather and scatter; pool thread.

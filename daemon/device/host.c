@@ -285,13 +285,37 @@ static kvc_status host_extent_populate(struct device_slab *slab, uint32_t extent
     return KVC_OK;
 }
 
-static kvc_status host_extent_zero(struct device_slab *slab, uint32_t extent)
+/* Piece by piece: all at once would keep this process from touching other memory for a while. */
+static kvc_status host_extent_discard(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                                      uint64_t bytes)
 {
-    kvc_status status = host_extent_populate(slab, extent, 0, slab->extent_bytes);
+    struct host_extent *e = extent_of(slab, extent);
 
-    if (status == KVC_OK)
-        memset(extent_base(slab, extent), 0, slab->extent_bytes);
-    return status;
+    assert(offset <= slab->extent_bytes && bytes <= slab->extent_bytes - offset);
+    atomic_store(&e->populated, 0);
+    while (fallocate(e->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+                     (off_t)bytes) < 0)
+        if (errno != EINTR)
+            return fail("cannot empty", extent, -errno);
+    return KVC_OK;
+}
+
+/* A new memfd in its place: who has kept the old one has memory of its own. */
+static kvc_status host_extent_renew(struct device_slab *slab, uint32_t extent)
+{
+    struct host_extent *e = extent_of(slab, extent);
+    int old = e->fd;
+    kvc_status status;
+
+    e->fd = -1;
+    status = host_extent_create(slab, extent);
+    if (status != KVC_OK) {
+        e->fd = old;
+        return KVC_E_BUSY;
+    }
+    atomic_store(&e->populated, 0);
+    fd_close(old);
+    return KVC_OK;
 }
 
 /* Makes sure that the bytes can be touched; they may span extents. */
@@ -373,7 +397,8 @@ const struct device_ops device_host = {
     .extent_create = host_extent_create,
     .extent_export = host_extent_export,
     .extent_populate = host_extent_populate,
-    .extent_zero = host_extent_zero,
+    .extent_discard = host_extent_discard,
+    .extent_renew = host_extent_renew,
     .slab_ready = host_slab_ready,
     .gather = host_gather,
     .scatter = host_scatter,

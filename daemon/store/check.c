@@ -15,7 +15,7 @@ struct recount {
     uint64_t doomed_slots, moving;
     uint64_t filling, quarantined; /* by the saves that they belong to */
     uint64_t loads, leases, watched;
-    uint32_t loose; /* of the extent that is looked at */
+    uint32_t loose;              /* of the extent that is looked at */
     uint32_t *holds;             /* by block: of saves and pins */
     uint32_t *leased;            /* by block */
     uint32_t *reads[TIER_COUNT]; /* by block */

@@ -98,7 +98,7 @@ static struct claim *begin(struct store *store, struct tier_class *cls, enum tie
     for (uint32_t i = 0; i < n; i++) {
         const struct slots_extent e = look_at(claim, i);
 
-        slots_close(store->slots[tier], first + i, is_foreign(claim, &e));
+        slots_close(store->slots[tier], first + i, is_lost(claim) || is_foreign(claim, &e));
     }
     count_used(claim, &claim->used, &loose);
     if (cls)
@@ -108,24 +108,44 @@ static struct claim *begin(struct store *store, struct tier_class *cls, enum tie
     return claim;
 }
 
-kvc_status store_lose_extent(struct store *store, enum tier_kind tier, uint32_t extent)
+void store_lose_extent(struct store *store, enum tier_kind tier, uint32_t extent)
 {
-    struct claim *claim;
+    uint64_t *bits = &store->failing[tier][extent / 64], bit = 1ull << extent % 64;
+
+    store->n_failing += !(*bits & bit);
+    *bits |= bit;
+    store->failing_look = 0;
+}
+
+/* false: something else has to end first. */
+static bool begin_to_lose(struct store *store, enum tier_kind tier, uint32_t extent, uint64_t now)
+{
     struct slots_extent e;
 
     slots_look(store->slots[tier], extent, &e);
     if (e.state == EXTENT_LOST)
-        return KVC_OK;
+        return true;
     if (e.state == EXTENT_FREE) {
         slots_lose_extent(store->slots[tier], extent);
         store->stats.lost_extents++;
-        return KVC_OK;
+        return true;
     }
-    /* What holds it closed now, or the block that it continues, has to end first. */
-    if (e.closed || e.state == EXTENT_TAIL)
-        return KVC_E_BUSY;
-    claim = begin(store, NULL, tier, extent, 1, clock_now_us());
-    return claim ? KVC_OK : KVC_E_NO_MEMORY;
+    return !e.closed && begin(store, NULL, tier, extent, 1, now);
+}
+
+static void lose_failing(struct store *store, uint64_t now)
+{
+    store->failing_look = now + CLAIM_RETRY_US;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        for (uint32_t i = 0; i < slots_extents(store->slots[tier]); i++) {
+            uint64_t *bits = &store->failing[tier][i / 64], bit = 1ull << i % 64;
+
+            if (!(*bits & bit) || !begin_to_lose(store, tier, i, now))
+                continue;
+            *bits &= ~bit;
+            store->n_failing--;
+        }
+    }
 }
 
 /* It cannot be had: its extents go on as they were. */
@@ -311,9 +331,8 @@ static void renewed(void *arg, kvc_status status)
     claim->renewing = 0;
     claim->look = 0;
     if (status != KVC_OK) {
-        log_warn("store", "an extent has no memory for another tenant status=\"%s\"",
-                 kvc_status_text(status));
-        lose(claim, i);
+        if (status != KVC_E_BUSY)
+            lose(claim, i);
         give_up(claim, now);
         return;
     }
@@ -440,6 +459,8 @@ void claim_tick(struct store *store, uint64_t now)
         if (!waits)
             list_remove(&cls->wants);
     }
+    if (store->n_failing > 0 && store->failing_look <= now)
+        lose_failing(store, now);
     list_for_each_safe(claim, after, &store->claims, link)
         if (claim->look <= now)
             go_on(claim, now);
@@ -452,6 +473,8 @@ uint64_t claim_next_wake(const struct store *store)
     const struct claim *claim;
     uint64_t wake = store->tell ? 0 : UINT64_MAX;
 
+    if (store->n_failing > 0 && store->failing_look < wake)
+        wake = store->failing_look;
     list_for_each(cls, &store->claimants, wants)
         for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
             if (cls->wanting[tier] && cls->look[tier] < wake)

@@ -19,12 +19,14 @@ struct claimant {
 static uint32_t share_of(const struct store_share *share, enum tier_kind tier,
                          const struct table_tier *geometry)
 {
-    uint64_t bytes = share->bytes[tier], extents;
+    uint64_t bytes = share->bytes[tier], extents = bytes / geometry->extent_bytes;
+    bool none = share->permille[tier] == 0 && bytes == 0;
 
     if (share->permille[tier] > 0)
-        bytes = geometry->bytes / 1000 * share->permille[tier];
-    extents = bytes / geometry->extent_bytes;
-    return extents > 0 || bytes == 0 ? (uint32_t)extents : 1;
+        extents = (uint64_t)geometry->extents * share->permille[tier] / 1000;
+    if (extents > geometry->extents)
+        extents = geometry->extents;
+    return extents > 0 || none ? (uint32_t)extents : 1;
 }
 
 uint32_t claim_cap(const struct store *store, uint32_t tenant, enum tier_kind tier)

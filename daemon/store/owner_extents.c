@@ -65,6 +65,16 @@ void store_owner_offer(struct store *store, struct owner *owner, uint32_t extent
     set_bit(owner->held[tier], index, true);
 }
 
+bool store_owner_has_extent(const struct owner *owner, uint32_t extent)
+{
+    return exists(owner, extent >> 31, extent & 0x7fffffffu);
+}
+
+bool store_owner_may_map(const struct owner *owner, uint32_t extent)
+{
+    return may_map(owner, extent >> 31, extent & 0x7fffffffu);
+}
+
 bool store_owner_holds(const struct owner *owner, uint32_t extent)
 {
     enum tier_kind tier = extent >> 31;

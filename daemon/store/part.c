@@ -122,7 +122,8 @@ static void join_family(struct store *store, uint32_t part)
     }
 }
 
-/* Free extents, or the first claim on others: a tenant with nothing is not to wait for its saves. */
+/* Free extents, or the first claim on others: a tenant with nothing is not to wait for its saves.
+ */
 static uint32_t grant(struct store *store, struct tier_class *cls, enum tier_kind tier)
 {
     uint32_t owned =

@@ -61,7 +61,10 @@ struct store {
     struct blocks *blocks;
     struct list classes, unbalanced;
     struct list claims, claimants;
-    bool tell; /* notices of extents are due */
+    bool tell;                     /* notices of extents are due */
+    uint64_t *failing[TIER_COUNT]; /* a bit an extent: its memory is lost, as soon as it can be */
+    uint32_t n_failing;
+    uint64_t failing_look;
     struct partition **partitions; /* by part; NULL: not registered since the start */
     struct usage **usages;         /* by namespace; likewise */
     struct list families;

@@ -67,8 +67,15 @@ static kvc_status make_parts_of(struct store *store)
 
     if (status != KVC_OK)
         return status;
-    for (enum tier_kind tier = 0; tier < TIER_COUNT && status == KVC_OK; tier++)
+    for (enum tier_kind tier = 0; tier < TIER_COUNT && status == KVC_OK; tier++) {
         status = slots_create(store->table, tier, &store->slots[tier]);
+        if (status != KVC_OK)
+            break;
+        store->failing[tier] =
+            mem_array(slots_extents(store->slots[tier]) / 64 + 1, sizeof(uint64_t));
+        if (!store->failing[tier])
+            status = KVC_E_NO_MEMORY;
+    }
     if (status == KVC_OK)
         status = blocks_create(store->table, &store->blocks);
     if (status != KVC_OK)
@@ -150,8 +157,10 @@ void store_destroy(struct store *store)
     mem_free(store->partitions);
     mem_free(store->family_next);
     blocks_destroy(store->blocks);
-    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         slots_destroy(store->slots[tier]);
+        mem_free(store->failing[tier]);
+    }
     table_destroy(store->table);
     mem_free(store);
 }
@@ -210,9 +219,10 @@ void store_tick(struct store *store)
 uint64_t store_next_wake(const struct store *store)
 {
     uint64_t now = clock_now_us(), wake = UINT64_MAX;
-    const uint64_t due[] = {proof_next_wake(store), save_next_wake(store), lease_next_wake(store),
-                            pin_next_wake(store), claim_next_wake(store),
-                            store->moves_paused ? store->moves_paused : UINT64_MAX};
+    const uint64_t due[] = {
+        proof_next_wake(store), save_next_wake(store),
+        lease_next_wake(store), pin_next_wake(store),
+        claim_next_wake(store), store->moves_paused ? store->moves_paused : UINT64_MAX};
 
     if (event_is_due(store) || !list_empty(&store->unbalanced))
         return 0;

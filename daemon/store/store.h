@@ -112,7 +112,7 @@ struct store_share {
 struct store_config {
     uint64_t budget[TIER_COUNT]; /* bytes; both zero is refused */
     uint64_t boot_epoch;
-    uint32_t tenant_share; /* extents a tenant may own per tier, UINT32_MAX: all */
+    uint32_t tenant_share;            /* extents a tenant may own per tier, UINT32_MAX: all */
     const struct store_share *shares; /* kept by the caller as long as the store */
     uint32_t n_shares;
     uint32_t lease_ms_max;
@@ -133,7 +133,7 @@ const struct table *store_table(const struct store *store);
 void store_look_at_extent(const struct store *store, enum tier_kind tier, uint32_t extent,
                           struct slots_extent *look);
 /* The memory of an extent has failed: it is emptied, unmapped by all, and never used again. */
-kvc_status store_lose_extent(struct store *store, enum tier_kind tier, uint32_t extent);
+void store_lose_extent(struct store *store, enum tier_kind tier, uint32_t extent);
 
 /* Owners. */
 
@@ -211,6 +211,9 @@ const struct table_layout *store_owner_layout(const struct store *store, const s
 /* Extents (tier << 31 | index) that the owner may map, after `cursor`; returns how many, <= max. */
 uint32_t store_owner_extents(const struct store *store, const struct owner *owner, uint32_t cursor,
                              uint32_t *extents, uint32_t max, uint32_t *next_cursor, bool *more);
+/* Whether there is such an extent for it; whether it is one of those. */
+bool store_owner_has_extent(const struct owner *owner, uint32_t extent);
+bool store_owner_may_map(const struct owner *owner, uint32_t extent);
 /* A descriptor of one of those goes to it, which it may map from now on. */
 void store_owner_offer(struct store *store, struct owner *owner, uint32_t extent);
 /* Whether it may have mapped one: it has been offered, and it has not said that it is unmapped. */

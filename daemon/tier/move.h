@@ -30,7 +30,8 @@ struct mover_ops {
 
 /*
  * renew: gives an extent new memory, of zeros, to which nothing leads that was exported before.
- * Nobody uses the extent meanwhile. done as above. After an error it has no memory to rely on.
+ * Nobody uses the extent meanwhile. done as above. KVC_E_BUSY: nothing has changed. After another
+ * error it has no memory to rely on.
  */
 struct renew_ops {
     kvc_status (*renew)(void *renewer, enum tier_kind tier, uint32_t extent, move_done_cb *done,

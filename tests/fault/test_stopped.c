@@ -17,9 +17,9 @@
 #define NEW   1000u
 #define N_NEW 150u // three chunks
 
-// The gpu tier alone, two extents, one of which the other namespace has.
+// The gpu tier alone, two extents, one of which the other namespace has until it is cold.
 static const char *const tiny[] = {"--gpu-bytes", "4M", "--host-bytes", "0", NULL};
-#define TINY_SLOTS ((2u << 20) / ENGINE_SLOT_BYTES)
+#define TINY_SLOTS (2 * ((2u << 20) / ENGINE_SLOT_BYTES))
 
 #define PROOF_US (KVC_SAVE_PROOF_MS * CLOCK_MS_US)
 #define LEASE_US (KVC_LEASE_MS_DEFAULT * CLOCK_MS_US)

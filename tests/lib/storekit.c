@@ -268,13 +268,15 @@ struct store_stats kit_stats(struct kit *kit)
 
 void kit_tick(struct kit *kit)
 {
+    uint64_t wake = 0;
+
     clock_advance(KVC_POLL_MS * CLOCK_MS_US);
     store_tick(kit->store);
     kit_check(kit);
     /* What a tick was wanted for, it does: else the daemon's loop would spin. */
-    for (int i = 0; i < 50 && store_next_wake(kit->store) == 0; i++)
+    for (int i = 0; i < 50 && (wake = store_next_wake(kit->store)) == 0; i++)
         store_tick(kit->store);
-    ck_assert_uint_gt(store_next_wake(kit->store), 0);
+    ck_assert_uint_gt(wake, 0);
 }
 
 void kit_register(struct kit *kit, struct kit_owner *owner, uint8_t namespace_, uint32_t slot_bytes,

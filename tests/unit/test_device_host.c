@@ -229,14 +229,48 @@ START_TEST(copy_out_of_bounds_is_refused)
 }
 END_TEST
 
-START_TEST(zero_clears_one_extent)
+/* Who has kept the descriptor, or the mapping, reaches nothing of the next tenant's. */
+START_TEST(S15_new_memory_of_an_extent_is_not_what_was_exported)
 {
     struct device_slab slab = make_slab(2);
+    uint8_t *kept;
+    int fd = -1, fds;
 
     memset(slab.base, 0xab, 2 * EXTENT);
-    ck_assert_int_eq(device_host.extent_zero(&slab, 0), KVC_OK);
+    ck_assert_int_eq(device_host.extent_export(&slab, 0, false, &fd), KVC_OK);
+    kept = mmap(NULL, EXTENT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(kept, MAP_FAILED);
+    fds = fd_count_open();
+    ck_assert_int_eq(device_host.extent_discard(&slab, 0, 0, EXTENT / 2), KVC_OK);
+    ck_assert_int_eq(device_host.extent_discard(&slab, 0, EXTENT / 2, EXTENT / 2), KVC_OK);
+    ck_assert(all_are(kept, EXTENT, 0));
+    ck_assert_int_eq(device_host.extent_renew(&slab, 0), KVC_OK);
+    ck_assert_int_eq(device_host.extent_populate(&slab, 0, 0, EXTENT), KVC_OK);
+    ck_assert_int_eq(fd_count_open(), fds);
+    memset(kept, 0xcd, EXTENT);
     ck_assert(all_are(slab.base, EXTENT, 0));
     ck_assert(all_are(slab.base + EXTENT, EXTENT, 0xab));
+    memset(slab.base, 0xef, EXTENT);
+    ck_assert(all_are(kept, EXTENT, 0xcd));
+    munmap(kept, EXTENT);
+    fd_close(fd);
+    device_host.slab_destroy(&slab);
+}
+END_TEST
+
+START_TEST(an_extent_that_cannot_be_renewed_is_as_it_was)
+{
+    static const char *const sites[] = {"fd.memfd", "fd.truncate", "fd.seal", "device.map"};
+    struct device_slab slab = make_slab(1);
+    int fds = fd_count_open();
+
+    memset(slab.base, 0xab, EXTENT);
+    for (size_t i = 0; i < sizeof(sites) / sizeof(sites[0]); i++) {
+        fault_arm(sites[i], 0, 1);
+        ck_assert_int_eq(device_host.extent_renew(&slab, 0), KVC_E_BUSY);
+        ck_assert_int_eq(fd_count_open(), fds);
+        ck_assert(all_are(slab.base, EXTENT, 0xab));
+    }
     device_host.slab_destroy(&slab);
 }
 END_TEST
@@ -319,8 +353,6 @@ START_TEST(each_failing_call_is_a_status_and_leaves_nothing)
     ck_assert_int_eq(fd, -1);
     fault_arm("device.populate", 0, 1);
     ck_assert_int_eq(device_host.extent_populate(&slab, 0, 0, EXTENT), KVC_E_NO_MEMORY);
-    fault_arm("device.populate", 0, 1);
-    ck_assert_int_eq(device_host.extent_zero(&slab, 0), KVC_E_NO_MEMORY);
     ck_assert_int_eq(fd_count_open(), fds + 1);
     device_host.slab_destroy(&slab);
     device_host.slab_destroy(&other);
@@ -377,7 +409,9 @@ CHECK_MAIN_LOOPS("device/host", CHECK_UNIT_S, {extents_are_private_and_sealed, 0
                  {another_uid_cannot_reopen_a_descriptor, 0, 0},
                  {populate_gives_pages_and_changes_nothing, 0, 1},
                  {copy_is_exact_across_extents_and_slabs, 0, 0},
-                 {copy_out_of_bounds_is_refused, 0, 0}, {zero_clears_one_extent, 0, 0},
+                 {copy_out_of_bounds_is_refused, 0, 0},
+                 {S15_new_memory_of_an_extent_is_not_what_was_exported, 0, 0},
+                 {an_extent_that_cannot_be_renewed_is_as_it_was, 0, 0},
                  {populate_keeps_what_is_written_meanwhile, 0, 0},
                  {each_failing_call_is_a_status_and_leaves_nothing, 0, 0},
                  {copy_into_memory_that_is_not_there_is_a_status, 0, 0},

@@ -306,7 +306,7 @@ END_TEST
 START_TEST(test_unsupported)
 {
     static const uint16_t types[] = {
-        WIRE_UNMAP, WIRE_HINT, WIRE_WATCH, 30, 0x3eff, 0x3fff,
+        WIRE_HINT, WIRE_WATCH, 30, 0x3eff, 0x3fff,
     };
     static struct raw raw;
     int fds;
@@ -329,9 +329,9 @@ END_TEST
 START_TEST(test_roles)
 {
     static const uint16_t copying[] = {
-        WIRE_MAP,         WIRE_REGION_BEGIN, WIRE_REGION_PART, WIRE_REGION_END,
-        WIRE_REGION_DROP, WIRE_SAVE,         WIRE_ABORT,       WIRE_LOAD,
-        WIRE_DRAINED,     WIRE_SUSPEND,      WIRE_RESUME,
+        WIRE_MAP,        WIRE_UNMAP,       WIRE_REGION_BEGIN, WIRE_REGION_PART,
+        WIRE_REGION_END, WIRE_REGION_DROP, WIRE_SAVE,         WIRE_ABORT,
+        WIRE_LOAD,       WIRE_DRAINED,     WIRE_SUSPEND,      WIRE_RESUME,
     };
     static const uint16_t leasing[] = {WIRE_REGISTER, WIRE_UNREGISTER, WIRE_LOOKUP,
                                        WIRE_EXTEND,   WIRE_RELEASE,    WIRE_ADOPT};
