@@ -32,7 +32,8 @@ struct config {
     char socket[CONFIG_TEXT_MAX];
     uint64_t socket_mode;
     uint64_t device; /* enum config_device */
-    uint64_t gpu_bytes, host_bytes;
+    char gpus[CONFIG_TEXT_MAX];
+    uint64_t gpu_bytes, host_bytes; /* the first of each GPU */
     uint64_t log_level; /* enum log_level */
     uint64_t lease_ms, save_proof_ms, promotion_ms, drain_ms;
     uint64_t clean_low, clean_high; /* per mille */

@@ -100,7 +100,7 @@ static int choose_device(struct server *s)
     if (s->config->device == CONFIG_DEVICE_HOST)
         return 0;
     mask_signals(SIG_BLOCK);
-    status = device_cuda_open(&s->device, why);
+    status = device_cuda_open(&s->device, s->config->gpus, why);
     mask_signals(SIG_UNBLOCK);
     if (status == KVC_OK)
         return 0;
@@ -133,6 +133,15 @@ static uint64_t new_boot_epoch(void)
 
     clock_gettime(CLOCK_REALTIME, &now);
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+}
+
+/* The host device stands for one GPU. */
+static uint64_t gpu_budget(const struct server *s)
+{
+    const uint64_t n = s->device.n_gpus > 0 ? s->device.n_gpus : 1;
+    uint64_t bytes;
+
+    return __builtin_mul_overflow(s->config->gpu_bytes, n, &bytes) ? UINT64_MAX : bytes;
 }
 
 static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
@@ -242,7 +251,7 @@ static int open_store(struct server *s)
         .settings = {s, settings_count, settings_get, settings_set},
     };
     struct store_config config = {
-        .budget = {s->config->gpu_bytes, s->config->host_bytes},
+        .budget = {gpu_budget(s), s->config->host_bytes},
         .boot_epoch = boot_epoch,
         .tenant_share = UINT32_MAX,
         .shares = s->shares,

@@ -1,7 +1,6 @@
-/* The GPU of a daemon: choosing it, its context, copies. */
+/* The GPUs of a daemon: opening them, and copies between slabs. */
 #include "daemon/device/cuda.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,10 +17,10 @@ kvc_status device_cuda_check(const struct device_cuda *cuda, const char *what, u
     return cuda_status(error);
 }
 
-kvc_status device_cuda_enter(struct device_cuda *cuda)
+kvc_status device_cuda_enter(struct device_cuda *cuda, uint32_t gpu)
 {
     return device_cuda_check(cuda, "cannot enter the context", 0,
-                             cuda->driver.context_push(cuda->context));
+                             cuda->driver.context_push(cuda->gpus[gpu].context));
 }
 
 void device_cuda_leave(struct device_cuda *cuda)
@@ -31,25 +30,73 @@ void device_cuda_leave(struct device_cuda *cuda)
     (void)cuda->driver.context_pop(&context);
 }
 
+kvc_status device_cuda_make_streams(struct device_cuda_slab *slab)
+{
+    struct device_cuda *cuda = slab->cuda;
+    kvc_status status = KVC_OK;
+
+    for (uint32_t i = 0; i < cuda->n_gpus && status == KVC_OK; i++) {
+        status = device_cuda_enter(cuda, i);
+        if (status != KVC_OK)
+            break;
+        status = device_cuda_check(
+            cuda, "no stream", 0,
+            cuda->driver.stream_create(&slab->streams[i], CUDA_STREAM_NON_BLOCKING));
+        device_cuda_leave(cuda);
+    }
+    if (status != KVC_OK)
+        device_cuda_free_streams(slab);
+    return status;
+}
+
+void device_cuda_free_streams(struct device_cuda_slab *slab)
+{
+    struct device_cuda *cuda = slab->cuda;
+
+    for (uint32_t i = 0; i < cuda->n_gpus; i++) {
+        if (slab->streams[i] == NULL || device_cuda_enter(cuda, i) != KVC_OK)
+            continue;
+        (void)cuda->driver.stream_destroy(slab->streams[i]);
+        device_cuda_leave(cuda);
+        slab->streams[i] = NULL;
+    }
+}
+
+/* The GPU whose copy engines move between two extents: the one that has either of them. */
+static uint32_t engine_of(const struct device_slab *to, uint32_t to_extent,
+                          const struct device_slab *from, uint32_t from_extent)
+{
+    if (to->ops == &device_cuda_gpu)
+        return device_cuda_gpu_of(to, to_extent);
+    return from->ops == &device_cuda_gpu ? device_cuda_gpu_of(from, from_extent) : 0;
+}
+
 /* One run that lies in one extent of either slab: host memory is registered by the extent. */
 static kvc_status copy_run(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
                            uint64_t from_offset, uint64_t bytes)
 {
     const struct device_cuda_slab *state = to->state;
-    uint32_t extent = (uint32_t)(to_offset / to->extent_bytes);
+    struct device_cuda *cuda = state->cuda;
+    const uint32_t extent = (uint32_t)(to_offset / to->extent_bytes);
+    const uint32_t from_extent = (uint32_t)(from_offset / from->extent_bytes);
+    const uint32_t gpu = engine_of(to, extent, from, from_extent);
     kvc_status status = KVC_OK;
 
     if (from->ops == &device_cuda_host)
-        status = device_cuda_host_ready(from, (uint32_t)(from_offset / from->extent_bytes),
-                                        from_offset % from->extent_bytes, bytes);
+        status =
+            device_cuda_host_ready(from, from_extent, from_offset % from->extent_bytes, bytes);
     if (status == KVC_OK && to->ops == &device_cuda_host)
         status = device_cuda_host_ready(to, extent, to_offset % to->extent_bytes, bytes);
+    if (status == KVC_OK)
+        status = device_cuda_enter(cuda, gpu);
     if (status != KVC_OK)
         return status;
-    return device_cuda_check(state->cuda, "cannot copy", extent,
-                             state->cuda->driver.copy_async((uintptr_t)to->base + to_offset,
-                                                            (uintptr_t)from->base + from_offset,
-                                                            bytes, state->stream));
+    status = device_cuda_check(cuda, "cannot copy", extent,
+                               cuda->driver.copy_async((uintptr_t)to->base + to_offset,
+                                                       (uintptr_t)from->base + from_offset, bytes,
+                                                       state->streams[gpu]));
+    device_cuda_leave(cuda);
+    return status;
 }
 
 static bool in_slab(const struct device_slab *slab, uint64_t offset, uint64_t bytes)
@@ -67,14 +114,10 @@ static uint64_t run_of(const struct device_slab *slab, uint64_t offset)
 kvc_status device_cuda_copy(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
                             uint64_t from_offset, uint64_t bytes)
 {
-    struct device_cuda_slab *state = to->state;
-    kvc_status status;
+    kvc_status status = KVC_OK;
 
     if (!in_slab(to, to_offset, bytes) || !in_slab(from, from_offset, bytes))
         return KVC_E_INVALID;
-    status = device_cuda_enter(state->cuda);
-    if (status != KVC_OK)
-        return status;
     while (bytes > 0 && status == KVC_OK) {
         uint64_t run = bytes;
 
@@ -87,21 +130,33 @@ kvc_status device_cuda_copy(struct device_slab *to, uint64_t to_offset, struct d
         from_offset += run;
         bytes -= run;
     }
-    device_cuda_leave(state->cuda);
     return status;
 }
 
 kvc_status device_cuda_settle(struct device_slab *to)
 {
     struct device_cuda_slab *state = to->state;
-    kvc_status status = device_cuda_enter(state->cuda);
+    kvc_status first = KVC_OK;
 
-    if (status != KVC_OK)
-        return status;
-    status = device_cuda_check(state->cuda, "copies failed", 0,
-                               state->cuda->driver.stream_synchronize(state->stream));
-    device_cuda_leave(state->cuda);
-    return status;
+    for (uint32_t i = 0; i < state->cuda->n_gpus; i++) {
+        kvc_status status = device_cuda_enter(state->cuda, i);
+
+        if (status == KVC_OK) {
+            status = device_cuda_check(state->cuda, "copies failed", 0,
+                                       state->cuda->driver.stream_synchronize(state->streams[i]));
+            device_cuda_leave(state->cuda);
+        }
+        if (first == KVC_OK)
+            first = status;
+    }
+    return first;
+}
+
+static void limit_thread_blocks(void *state, uint32_t thread_blocks)
+{
+    struct device_cuda *cuda = state;
+
+    atomic_store(&cuda->thread_blocks, thread_blocks);
 }
 
 static kvc_status lists_process(void *state, const uint8_t (*uuids)[KVC_UUID_BYTES],
@@ -124,51 +179,30 @@ static kvc_status lists_process(void *state, const uint8_t (*uuids)[KVC_UUID_BYT
     return KVC_OK;
 }
 
-static kvc_status refuse(char why[DEVICE_WHY_MAX], kvc_status status, const char *name,
-                         const char *sentence)
-{
-    snprintf(why, DEVICE_WHY_MAX, "%s%s%s", name, name[0] != '\0' ? " " : "", sentence);
-    return status;
-}
-
-static kvc_status check_device(struct device_cuda *cuda, char why[DEVICE_WHY_MAX])
-{
-    const struct cuda_driver *driver = &cuda->driver;
-    int vmm = 0, export = 0, pointers = 0;
-
-    if (driver->device_get(&cuda->ordinal, 0) != 0 ||
-        driver->device_uuid(cuda->uuid, cuda->ordinal) != 0 ||
-        driver->device_name(cuda->name, sizeof(cuda->name), cuda->ordinal) != 0 ||
-        driver->device_attribute(&vmm, CUDA_HAS_VMM, cuda->ordinal) != 0 ||
-        driver->device_attribute(&export, CUDA_HAS_FD_EXPORT, cuda->ordinal) != 0 ||
-        driver->device_attribute(&pointers, CUDA_HAS_HOST_POINTERS, cuda->ordinal) != 0)
-        return refuse(why, KVC_E_DEVICE, "", "the first GPU does not say what it can do");
-    if (strstr(cuda->name, " MIG ") != NULL ||
-        (cuda->nvml != NULL && nvml_is_divided(cuda->nvml, cuda->uuid)))
-        return refuse(why, KVC_E_UNSUPPORTED, cuda->name,
-                      "is divided (MIG), which cannot share memory between processes");
-    if (!vmm || !export)
-        return refuse(why, KVC_E_UNSUPPORTED, cuda->name,
-                      "cannot export memory as file descriptors");
-    if (!pointers)
-        return refuse(why, KVC_E_UNSUPPORTED, cuda->name,
-                      "has no common addresses for registered host memory");
-    return KVC_OK;
-}
-
 static void cuda_close(struct device *device)
 {
     struct device_cuda *cuda = device->state;
 
-    if (cuda->context != NULL)
-        (void)cuda->driver.context_release(cuda->ordinal);
+    device_cuda_release(cuda);
     nvml_close(cuda->nvml);
     cuda_driver_close(&cuda->driver);
     mem_free(cuda);
     *device = (struct device){0};
 }
 
-kvc_status device_cuda_open(struct device *device, char why[DEVICE_WHY_MAX])
+static void describe(const struct device_cuda *cuda, struct device *device)
+{
+    device->n_gpus = cuda->n_gpus;
+    for (uint32_t i = 0; i < cuda->n_gpus; i++) {
+        memcpy(device->gpus[i].uuid, cuda->gpus[i].uuid, KVC_UUID_BYTES);
+        memcpy(device->gpus[i].name, cuda->gpus[i].name, sizeof(device->gpus[i].name));
+        log_info("device", "gpu=%u name=\"%s\"", i, cuda->gpus[i].name);
+    }
+    if (cuda->gpus[0].has_kernels)
+        device->lending = &device_cuda_lending;
+}
+
+kvc_status device_cuda_open(struct device *device, const char *gpus, char why[DEVICE_WHY_MAX])
 {
     struct device_cuda *cuda = mem_zalloc(sizeof(*cuda));
     struct device made = {
@@ -177,14 +211,16 @@ kvc_status device_cuda_open(struct device *device, char why[DEVICE_WHY_MAX])
         .host = &device_cuda_host,
         .state = cuda,
         .lists_process = lists_process,
+        .limit_thread_blocks = limit_thread_blocks,
         .close = cuda_close,
     };
     kvc_status status;
-    int error;
 
     _Static_assert(DEVICE_WHY_MAX >= CUDA_WHY_MAX, "the driver's sentence fits");
-    if (cuda == NULL)
-        return refuse(why, KVC_E_NO_MEMORY, "", kvc_status_text(KVC_E_NO_MEMORY));
+    if (cuda == NULL) {
+        snprintf(why, DEVICE_WHY_MAX, "%s", kvc_status_text(KVC_E_NO_MEMORY));
+        return KVC_E_NO_MEMORY;
+    }
     status = cuda_driver_open(&cuda->driver, why);
     if (status != KVC_OK) {
         mem_free(cuda);
@@ -193,24 +229,12 @@ kvc_status device_cuda_open(struct device *device, char why[DEVICE_WHY_MAX])
     if (nvml_open(&cuda->nvml) != KVC_OK)
         log_warn("device", "no NVML (libnvidia-ml.so.1): what a killed worker was writing to stays "
                            "in quarantine");
-    status = check_device(cuda, why);
-    if (status != KVC_OK)
-        goto close;
-    /* Threads that wait for a copy sleep. An error says that the context is there already. */
-    (void)cuda->driver.context_flags(cuda->ordinal, CUDA_CONTEXT_BLOCKING_SYNC);
-    error = cuda->driver.context_retain(&cuda->context, cuda->ordinal);
-    if (error != 0) {
-        cuda->context = NULL;
-        snprintf(why, DEVICE_WHY_MAX, "%s gives no context: %s", cuda->name,
-                 cuda_error_name(&cuda->driver, error));
-        status = cuda_status(error);
-        goto close;
+    status = device_cuda_choose(cuda, gpus, why);
+    if (status != KVC_OK) {
+        cuda_close(&made);
+        return status;
     }
-    log_info("device", "gpu name=\"%s\"", cuda->name);
+    describe(cuda, &made);
     *device = made;
     return KVC_OK;
-
-close:
-    cuda_close(&made);
-    return status;
 }

@@ -1,41 +1,65 @@
 /*
  * Inside of the CUDA device: what its files share. device.h is the door.
  *
- * All memory is of the primary context of one GPU, which is current only inside of a call
- * (device_cuda_enter, device_cuda_leave), on whatever thread that is.
+ * All memory is of the primary contexts of the daemon's GPUs; one is current only inside of a call
+ * (device_cuda_enter, device_cuda_leave), on whatever thread that is. Slabs can be used on all of
+ * these GPUs.
  */
 #ifndef KVC_DEVICE_CUDA_H
 #define KVC_DEVICE_CUDA_H
 
+#include <stdatomic.h>
+
+#include "daemon/base/list.h"
 #include "daemon/device/device.h"
 #include "kernels/cuda_driver.h"
 
 struct nvml;
 
+struct cuda_gpu {
+    void *context; /* NULL: not open */
+    int ordinal;   /* of the driver, in this process */
+    uint8_t uuid[KVC_UUID_BYTES];
+    char name[64];
+    bool has_kernels; /* pack can be used */
+    struct pack_cuda pack;
+    struct list openings; /* of legacy handles; cuda_loan.c, on the GPU's own thread */
+};
+
 struct device_cuda {
     struct cuda_driver driver;
     struct nvml *nvml; /* NULL: this machine has none */
-    void *context;
-    int ordinal;
-    uint8_t uuid[KVC_UUID_BYTES];
-    char name[64];
+    uint32_t n_gpus;
+    struct cuda_gpu gpus[DEVICE_GPUS_MAX];
+    atomic_uint thread_blocks; /* of copies by the daemon at most; 0: no limit */
 };
 
 extern const struct device_ops device_cuda_gpu;
 extern const struct device_ops device_cuda_host;
+extern const struct device_lending device_cuda_lending;
 
 /* What both kinds of slab begin with, so that a copy can ask for the device of either. */
 struct device_cuda_slab {
     struct device_cuda *cuda;
-    void *stream; /* of copies to this slab */
+    void *streams[DEVICE_GPUS_MAX]; /* of copies to this slab, on each GPU */
 };
 
 /* KVC_OK, or the status of a call of the driver that failed, which is logged. */
 kvc_status device_cuda_check(const struct device_cuda *cuda, const char *what, uint32_t extent,
                              int error);
 
-kvc_status device_cuda_enter(struct device_cuda *cuda);
+kvc_status device_cuda_enter(struct device_cuda *cuda, uint32_t gpu);
 void device_cuda_leave(struct device_cuda *cuda);
+
+/* Chooses the GPUs that are asked for and opens their contexts: cuda_choose.c. */
+kvc_status device_cuda_choose(struct device_cuda *cuda, const char *gpus, char why[DEVICE_WHY_MAX]);
+void device_cuda_release(struct device_cuda *cuda); /* their contexts */
+
+kvc_status device_cuda_make_streams(struct device_cuda_slab *slab);
+void device_cuda_free_streams(struct device_cuda_slab *slab);
+
+/* The GPU that an extent of a slab of GPU memory lies on. */
+uint32_t device_cuda_gpu_of(const struct device_slab *slab, uint32_t extent);
 
 /* copy and settle of device_ops, for both kinds of slab. */
 kvc_status device_cuda_copy(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
@@ -45,5 +69,23 @@ kvc_status device_cuda_settle(struct device_slab *to);
 /* Makes bytes of a slab of host memory safe to touch. */
 kvc_status device_cuda_host_ready(struct device_slab *slab, uint32_t extent, uint64_t offset,
                                   uint64_t bytes);
+
+/* Lanes and events of device_cuda_lending: cuda_lane.c. */
+kvc_status cuda_lane_open(void *state, uint32_t gpu, device_done_cb *done, void *arg,
+                          struct device_lane **lane);
+kvc_status cuda_lane_job(struct device_lane *lane, const struct device_loan *loan, bool gather,
+                         const struct pack_job *job, uint32_t first_cell, bool touches_host);
+kvc_status cuda_lane_flush(struct device_lane *lane);
+void cuda_lane_settle(struct device_lane *lane);
+kvc_status cuda_lane_look(struct device_lane *lane);
+const uint64_t *cuda_lane_cells(const struct device_lane *lane);
+void cuda_lane_close(struct device_lane *lane);
+kvc_status cuda_event_open(void *state, uint32_t gpu, const uint8_t handle[DEVICE_HANDLE_BYTES],
+                           struct device_event **event);
+kvc_status cuda_event_look(struct device_event *event);
+void cuda_event_close(struct device_event *event);
+
+/* The table of a loan: the same bytes here and on the device. */
+const void *cuda_loan_table(const struct device_loan *loan, uint64_t *device_table);
 
 #endif

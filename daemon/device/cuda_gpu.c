@@ -1,6 +1,7 @@
 /*
- * GPU memory: one reserved range, and in it extents that each are an allocation with a descriptor.
- * A mapping keeps its memory, so that only the descriptor is kept of what made it.
+ * GPU memory: one reserved range, and in it extents that each are an allocation with a descriptor,
+ * spread over the GPUs in their order. A mapping keeps its memory, so that only the descriptor is
+ * kept of what made it.
  */
 #include <assert.h>
 #include <errno.h>
@@ -28,34 +29,53 @@ static uint64_t address_of(const struct device_slab *slab, uint32_t extent)
     return (uintptr_t)slab->base + extent * slab->extent_bytes;
 }
 
-static struct cuda_allocation allocation_on(const struct device_cuda *cuda)
+uint32_t device_cuda_gpu_of(const struct device_slab *slab, uint32_t extent)
+{
+    return (uint32_t)((uint64_t)extent * gpu_of(slab)->common.cuda->n_gpus / slab->n_extents);
+}
+
+static struct cuda_allocation allocation_on(const struct cuda_gpu *gpu)
 {
     return (struct cuda_allocation){
         .type = 1,
         .handle_types = CUDA_HANDLE_FD,
-        .location = {1, cuda->ordinal},
+        .location = {1, gpu->ordinal},
     };
+}
+
+static kvc_status check_granularity(struct device_cuda *cuda, uint64_t extent_bytes)
+{
+    for (uint32_t i = 0; i < cuda->n_gpus; i++) {
+        const struct cuda_allocation allocation = allocation_on(&cuda->gpus[i]);
+        size_t granularity = 0;
+        kvc_status status = device_cuda_check(
+            cuda, "no granularity", 0,
+            cuda->driver.vmm_granularity(&granularity, &allocation, CUDA_GRANULARITY_MINIMUM));
+
+        if (status != KVC_OK)
+            return status;
+        if (granularity == 0 || extent_bytes % granularity != 0) {
+            log_warn("device", "extents of %llu bytes are no multiple of this GPU's %zu",
+                     (unsigned long long)extent_bytes, granularity);
+            return KVC_E_UNSUPPORTED;
+        }
+    }
+    return KVC_OK;
 }
 
 static kvc_status reserve(struct device_cuda *cuda, uint64_t extent_bytes, uint64_t bytes,
                           void **base)
 {
-    const struct cuda_allocation allocation = allocation_on(cuda);
-    size_t granularity = 0;
-    kvc_status status;
+    kvc_status status = check_granularity(cuda, extent_bytes);
 
-    status = device_cuda_check(
-        cuda, "no granularity", 0,
-        cuda->driver.vmm_granularity(&granularity, &allocation, CUDA_GRANULARITY_MINIMUM));
+    if (status == KVC_OK)
+        status = device_cuda_enter(cuda, 0);
     if (status != KVC_OK)
         return status;
-    if (granularity == 0 || extent_bytes % granularity != 0) {
-        log_warn("device", "extents of %llu bytes are no multiple of this GPU's %zu",
-                 (unsigned long long)extent_bytes, granularity);
-        return KVC_E_UNSUPPORTED;
-    }
-    return device_cuda_check(cuda, "no address space for the slab", 0,
-                             cuda->driver.vmm_reserve(base, bytes, 0, 0, 0));
+    status = device_cuda_check(cuda, "no address space for the slab", 0,
+                               cuda->driver.vmm_reserve(base, bytes, 0, 0, 0));
+    device_cuda_leave(cuda);
+    return status;
 }
 
 static kvc_status make_slab(struct device_cuda *cuda, uint64_t extent_bytes, uint32_t n_extents,
@@ -63,17 +83,14 @@ static kvc_status make_slab(struct device_cuda *cuda, uint64_t extent_bytes, uin
 {
     const uint64_t bytes = extent_bytes * n_extents;
     void *base = NULL;
-    kvc_status status;
+    kvc_status status = device_cuda_make_streams(&gpu->common);
 
-    status = device_cuda_check(
-        cuda, "no stream", 0,
-        cuda->driver.stream_create(&gpu->common.stream, CUDA_STREAM_NON_BLOCKING));
     if (status != KVC_OK)
         return status;
     if (n_extents > 0)
         status = reserve(cuda, extent_bytes, bytes, &base);
     if (status != KVC_OK) {
-        (void)cuda->driver.stream_destroy(gpu->common.stream);
+        device_cuda_free_streams(&gpu->common);
         return status;
     }
     gpu->reserved = bytes;
@@ -90,28 +107,23 @@ static kvc_status gpu_slab_create(void *state, uint64_t extent_bytes, uint32_t n
 {
     struct device_cuda *cuda = state;
     struct gpu_slab *gpu = mem_zalloc(sizeof(*gpu));
-    kvc_status status = KVC_E_NO_MEMORY;
+    kvc_status status;
 
     if (gpu == NULL)
         return KVC_E_NO_MEMORY;
     gpu->common.cuda = cuda;
     gpu->fds = mem_array(n_extents + 1, sizeof(*gpu->fds));
-    if (gpu->fds == NULL)
-        goto free_gpu;
+    if (gpu->fds == NULL) {
+        mem_free(gpu);
+        return KVC_E_NO_MEMORY;
+    }
     for (uint32_t i = 0; i < n_extents; i++)
         gpu->fds[i] = -1;
-    status = device_cuda_enter(cuda);
-    if (status != KVC_OK)
-        goto free_fds;
     status = make_slab(cuda, extent_bytes, n_extents, gpu, slab);
-    device_cuda_leave(cuda);
-    if (status == KVC_OK)
-        return KVC_OK;
-
-free_fds:
-    mem_free(gpu->fds);
-free_gpu:
-    mem_free(gpu);
+    if (status != KVC_OK) {
+        mem_free(gpu->fds);
+        mem_free(gpu);
+    }
     return status;
 }
 
@@ -123,15 +135,15 @@ static void gpu_slab_destroy(struct device_slab *slab)
     if (gpu == NULL)
         return;
     cuda = gpu->common.cuda;
-    if (device_cuda_enter(cuda) == KVC_OK) {
+    if (device_cuda_enter(cuda, 0) == KVC_OK) {
         for (uint32_t i = 0; i < slab->n_extents; i++)
             if (gpu->fds[i] >= 0)
                 (void)cuda->driver.vmm_unmap(address_of(slab, i), slab->extent_bytes);
         if (gpu->reserved > 0)
             (void)cuda->driver.vmm_unreserve((uintptr_t)slab->base, gpu->reserved);
-        (void)cuda->driver.stream_destroy(gpu->common.stream);
         device_cuda_leave(cuda);
     }
+    device_cuda_free_streams(&gpu->common);
     for (uint32_t i = 0; i < slab->n_extents; i++)
         fd_close(gpu->fds[i]);
     mem_free(gpu->fds);
@@ -139,18 +151,22 @@ static void gpu_slab_destroy(struct device_slab *slab)
     *slab = (struct device_slab){0};
 }
 
+/* All GPUs use it: copies by the daemon run where the worker's memory is. */
 static kvc_status map_extent(struct device_slab *slab, uint32_t extent, uint64_t handle)
 {
     struct device_cuda *cuda = gpu_of(slab)->common.cuda;
-    const struct cuda_access access = {{1, cuda->ordinal}, CUDA_ACCESS_READWRITE};
+    struct cuda_access access[DEVICE_GPUS_MAX];
     const uint64_t at = address_of(slab, extent);
     kvc_status status = device_cuda_check(
         cuda, "cannot map", extent, cuda->driver.vmm_map(at, slab->extent_bytes, 0, handle, 0));
 
     if (status != KVC_OK)
         return status;
-    status = device_cuda_check(cuda, "cannot be given access", extent,
-                               cuda->driver.vmm_access(at, slab->extent_bytes, &access, 1));
+    for (uint32_t i = 0; i < cuda->n_gpus; i++)
+        access[i] = (struct cuda_access){{1, cuda->gpus[i].ordinal}, CUDA_ACCESS_READWRITE};
+    status =
+        device_cuda_check(cuda, "cannot be given access", extent,
+                          cuda->driver.vmm_access(at, slab->extent_bytes, access, cuda->n_gpus));
     if (status != KVC_OK)
         (void)cuda->driver.vmm_unmap(at, slab->extent_bytes);
     return status;
@@ -160,7 +176,8 @@ static kvc_status make_extent(struct device_slab *slab, uint32_t extent)
 {
     struct gpu_slab *gpu = gpu_of(slab);
     struct device_cuda *cuda = gpu->common.cuda;
-    const struct cuda_allocation allocation = allocation_on(cuda);
+    const uint32_t on = device_cuda_gpu_of(slab, extent);
+    const struct cuda_allocation allocation = allocation_on(&cuda->gpus[on]);
     uint64_t handle = 0;
     size_t free = 0, total = 0;
     int fd = -1;
@@ -169,8 +186,8 @@ static kvc_status make_extent(struct device_slab *slab, uint32_t extent)
 
     if (error == CUDA_OUT_OF_MEMORY) {
         (void)cuda->driver.memory_info(&free, &total);
-        log_warn("device", "the GPU is out of memory extent=%u of=%u free=%zuM total=%zuM", extent,
-                 slab->n_extents, free >> 20, total >> 20);
+        log_warn("device", "the GPU is out of memory gpu=%u extent=%u of=%u free=%zuM total=%zuM",
+                 on, extent, slab->n_extents, free >> 20, total >> 20);
         return KVC_E_NO_MEMORY;
     }
     status = device_cuda_check(cuda, "no memory of the GPU", extent, error);
@@ -193,7 +210,7 @@ static kvc_status make_extent(struct device_slab *slab, uint32_t extent)
 static kvc_status gpu_extent_create(struct device_slab *slab, uint32_t extent)
 {
     struct device_cuda *cuda = gpu_of(slab)->common.cuda;
-    kvc_status status = device_cuda_enter(cuda);
+    kvc_status status = device_cuda_enter(cuda, device_cuda_gpu_of(slab, extent));
 
     assert(extent < slab->n_extents && gpu_of(slab)->fds[extent] < 0);
     if (status != KVC_OK)
@@ -245,14 +262,15 @@ static kvc_status zero_extent(struct device_slab *slab, uint32_t extent)
 {
     struct gpu_slab *gpu = gpu_of(slab);
     struct device_cuda *cuda = gpu->common.cuda;
-    kvc_status status;
+    const uint32_t on = device_cuda_gpu_of(slab, extent);
+    void *stream = gpu->common.streams[on];
+    kvc_status status = device_cuda_check(
+        cuda, "cannot zero", extent,
+        cuda->driver.set_async(address_of(slab, extent), 0, slab->extent_bytes, stream));
 
-    status = device_cuda_check(cuda, "cannot zero", extent,
-                               cuda->driver.set_async(address_of(slab, extent), 0,
-                                                      slab->extent_bytes, gpu->common.stream));
     if (status == KVC_OK)
         status = device_cuda_check(cuda, "cannot zero", extent,
-                                   cuda->driver.stream_synchronize(gpu->common.stream));
+                                   cuda->driver.stream_synchronize(stream));
     return status;
 }
 
@@ -264,7 +282,7 @@ static kvc_status gpu_extent_renew(struct device_slab *slab, uint32_t extent)
 {
     struct gpu_slab *gpu = gpu_of(slab);
     struct device_cuda *cuda = gpu->common.cuda;
-    kvc_status status = device_cuda_enter(cuda);
+    kvc_status status = device_cuda_enter(cuda, device_cuda_gpu_of(slab, extent));
 
     if (status != KVC_OK)
         return KVC_E_BUSY;
@@ -283,6 +301,13 @@ static kvc_status gpu_extent_renew(struct device_slab *slab, uint32_t extent)
     return status;
 }
 
+static kvc_status gpu_slab_ready(struct device_slab *slab, uint64_t offset, uint64_t bytes)
+{
+    const uint64_t size = slab->extent_bytes * slab->n_extents;
+
+    return offset <= size && bytes <= size - offset ? KVC_OK : KVC_E_INVALID;
+}
+
 const struct device_ops device_cuda_gpu = {
     .memory = DEVICE_MEMORY_CUDA_FD,
     .slab_create = gpu_slab_create,
@@ -292,6 +317,7 @@ const struct device_ops device_cuda_gpu = {
     .extent_populate = gpu_extent_populate,
     .extent_discard = gpu_extent_discard,
     .extent_renew = gpu_extent_renew,
+    .slab_ready = gpu_slab_ready,
     .copy = device_cuda_copy,
     .settle = device_cuda_settle,
 };

@@ -5,7 +5,8 @@
  *
  * May include base/, kernels/, proto/. This header is the door. Calls that may hang on a real
  * device are made before the loop runs, after it has ended, or on a thread that is not the loop's:
- * populate (which registers), copy and settle on the pool's, lists_process on one of its own.
+ * populate (which registers), copy and settle on the pool's, lists_process on one of its own, loans
+ * and events on one of each GPU's, lanes on the pool's.
  */
 #ifndef KVC_DEVICE_DEVICE_H
 #define KVC_DEVICE_DEVICE_H
@@ -75,6 +76,80 @@ struct device_ops {
 
 extern const struct device_ops device_host;
 
+/* The GPUs of a daemon, in the order in which extents are spread over them. */
+#define DEVICE_GPUS_MAX 8u
+struct device_gpu {
+    uint8_t uuid[KVC_UUID_BYTES];
+    char name[64];
+};
+
+/*
+ * Copies by the daemon on a GPU: from and to memory of other processes, which lend it, by kernels
+ * in a context of this process on the GPU that the memory lies on.
+ */
+#define DEVICE_HANDLE_BYTES 64u /* of memory and of events: the driver's legacy handles */
+
+struct device_piece {
+    enum device_memory kind; /* CUDA_FD or CUDA_HANDLE */
+    int fd;                  /* of the first; stays the caller's */
+    uint8_t handle[DEVICE_HANDLE_BYTES];
+    uint64_t bytes, offset; /* offset: of the second, in its allocation */
+};
+
+/* Whose handles they are: the same ones of one process are one allocation. */
+struct device_lender {
+    int32_t pid;
+    uint64_t start_time;
+};
+
+struct device_loan;  /* memory of one process on one GPU */
+struct device_lane;  /* what one copy at a time is enqueued on */
+struct device_event; /* of another process */
+
+/* On a thread of the driver's, which must not be held up and must not call the device. */
+typedef void device_done_cb(void *arg);
+
+struct device_lending {
+    /*
+     * Loans. Pieces are added one after the other; mapped then makes addresses for all of them:
+     * consecutive CUDA_FD pieces lie one behind the other. Refusals come with a sentence.
+     */
+    kvc_status (*loan_open)(void *state, uint32_t gpu, const struct device_lender *lender,
+                            uint32_t n_pieces, struct device_loan **loan);
+    kvc_status (*loan_add)(struct device_loan *loan, const struct device_piece *piece,
+                           const char **why);
+    kvc_status (*loan_map)(struct device_loan *loan, const char **why);
+    uint8_t *(*loan_address)(const struct device_loan *loan, uint32_t piece);
+    /* What kernels need to know of it. The layout outlives the loan. */
+    kvc_status (*loan_bind)(struct device_loan *loan, const struct pack_layout *layout,
+                            const struct pack_slice *slices);
+    /* Nothing copies from or to it. NULL is fine. */
+    void (*loan_close)(struct device_loan *loan);
+
+    /*
+     * Lanes. A copy is some jobs, each with the place of its first cell, and a flush; done is called
+     * once when all of them have ended, at the earliest inside of flush. A job that fails was not
+     * enqueued, and ends the copy: settle returns when those before it have ended. look is for a
+     * copy whose done is overdue: KVC_E_BUSY says to wait on, anything else that done will not be
+     * called for it any more, and how it ended. Cells are read when it has.
+     */
+    kvc_status (*lane_open)(void *state, uint32_t gpu, device_done_cb *done, void *arg,
+                            struct device_lane **lane);
+    kvc_status (*lane_job)(struct device_lane *lane, const struct device_loan *loan, bool gather,
+                           const struct pack_job *job, uint32_t first_cell, bool touches_host);
+    kvc_status (*lane_flush)(struct device_lane *lane);
+    void (*lane_settle)(struct device_lane *lane);
+    kvc_status (*lane_look)(struct device_lane *lane);
+    const uint64_t *(*lane_cells)(const struct device_lane *lane);
+    void (*lane_close)(struct device_lane *lane); /* nothing is enqueued; NULL is fine */
+
+    /* Events. KVC_E_BUSY: what they were recorded behind has not ended. */
+    kvc_status (*event_open)(void *state, uint32_t gpu, const uint8_t handle[DEVICE_HANDLE_BYTES],
+                             struct device_event **event);
+    kvc_status (*event_look)(struct device_event *event);
+    void (*event_close)(struct device_event *event); /* NULL is fine */
+};
+
 /* What the tiers of a daemon stand on. */
 struct device {
     const char *name;                    /* "host", "cuda" */
@@ -87,6 +162,13 @@ struct device {
     kvc_status (*lists_process)(void *state, const uint8_t (*uuids)[KVC_UUID_BYTES],
                                 uint32_t n_uuids, int32_t pid, bool *listed);
     void (*close)(struct device *device); /* after its slabs were destroyed */
+
+    uint32_t n_gpus;
+    struct device_gpu gpus[DEVICE_GPUS_MAX];
+    const struct device_lending *lending; /* NULL: of host memory only, by gather and scatter */
+    /* Of copies by the daemon on the GPU: at most so many thread blocks; 0: as many as run at a
+     * time. Any thread. NULL: there is no GPU. */
+    void (*limit_thread_blocks)(void *state, uint32_t thread_blocks);
 };
 
 /* Both tiers in host memory. */
@@ -95,11 +177,12 @@ extern const struct device device_all_host;
 #define DEVICE_WHY_MAX 200
 
 /*
- * The first GPU that the driver shows: extents of its memory that workers map by descriptor, and
- * host memory registered with the driver. KVC_E_NO_DEVICE without a driver or a GPU,
+ * GPUs of this machine: extents of their memory that workers map by descriptor, and host memory
+ * registered with the driver. gpus: "first" of those that the driver shows, "all" of them, or their
+ * UUIDs ("GPU-...") with commas between. KVC_E_NO_DEVICE without a driver or such a GPU,
  * KVC_E_UNSUPPORTED for one that cannot do this, KVC_E_DEVICE for one that fails; why is a
  * sentence.
  */
-kvc_status device_cuda_open(struct device *device, char why[DEVICE_WHY_MAX]);
+kvc_status device_cuda_open(struct device *device, const char *gpus, char why[DEVICE_WHY_MAX]);
 
 #endif
