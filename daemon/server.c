@@ -161,7 +161,7 @@ static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
     status = mover_create(&s->loop, s->tiers, &s->mover);
     if (status != KVC_OK)
         return cannot("the mover", status);
-    status = copier_create(&s->loop, s->tiers, &s->copier);
+    status = copier_create(&s->loop, s->tiers, &s->device, &s->copier);
     if (status != KVC_OK)
         return cannot("the copier", status);
     status = renewer_create(&s->loop, s->tiers, &s->renewer);

@@ -1,6 +1,7 @@
 /*
- * The copier: copies by the daemon between workers' memory and slots, on libuv's pool. A job is a
- * chunk of a save or of a load. Each session has a queue; the queues take turns, a job each time,
+ * The copier: copies by the daemon between workers' memory and slots, on libuv's pool, or by kernels
+ * of the GPU that the memory lies on, which the pool only launches. A job is a chunk of a save or of
+ * a load, all of whose memory lies on one GPU. Each session has a queue; the queues take turns, a job each time,
  * so that who asks for much makes nobody else wait for more than a few chunks. In one queue loads
  * go before saves: somebody waits for their bytes.
  *
@@ -16,7 +17,7 @@
 #include "daemon/tier/region.h"
 #include "daemon/tier/tier.h"
 
-#define COPIER_LANES 2u /* jobs in flight */
+#define COPIER_LANES 2u /* jobs in flight, on each GPU */
 
 struct copier;
 struct copier_job;
@@ -26,6 +27,7 @@ enum copier_way { COPIER_GATHER, COPIER_SCATTER };
 struct copier_queue {
     struct list turn;    /* copier::turns, while it has jobs */
     struct list jobs[2]; /* by way */
+    uint32_t gpu;        /* of the device's, that the session's memory lies on */
 };
 void copier_queue_init(struct copier_queue *queue);
 
@@ -60,9 +62,10 @@ struct copier_job {
     kvc_status status;
 };
 
-/* The tiers (either may be NULL) stay until copier_destroy. */
+/* The tiers (either may be NULL) stay until copier_destroy, as does the device; NULL: without GPUs.
+ * It is called before the loop runs. */
 kvc_status copier_create(uv_loop_t *loop, struct tier *const tiers[TIER_COUNT],
-                         struct copier **copier);
+                         const struct device *device, struct copier **copier);
 
 void copier_start(struct copier *copier, struct copier_queue *queue, struct copier_job *job);
 
@@ -72,7 +75,10 @@ bool copier_drop(struct copier *copier, struct copier_job *job);
 uint32_t copier_count(const struct copier *copier); /* jobs whose end is owed */
 uint64_t copier_bytes(const struct copier *copier); /* read once and written once, in all */
 
-/* When copier_count() is 0. NULL is fine. */
+/* Whether a copy on a GPU takes so long that it may never end. */
+bool copier_hangs(const struct copier *copier);
+
+/* When copier_count() is 0, or when it hangs: then what it uses is left behind. NULL is fine. */
 void copier_destroy(struct copier *copier);
 
 #endif

@@ -15,26 +15,12 @@
 #include "daemon/base/guard.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
-#include "daemon/tier/region_check.h"
+#include "daemon/tier/region_internal.h"
 
 #define LATE_US 1000u
 
-struct region {
-    uint32_t blocks, n_pieces, n_mapped;
-    struct pack_layout layout; /* its arrays are this struct's memory, like all that follow */
-    struct region_slice *places;
-    struct pack_slice *slices;
-    struct region_piece *pieces;
-    struct guard_range *ranges; /* of the pieces */
-
-    /* While it is being unmapped. */
-    uv_work_t work;
-    region_unmapped_cb *done;
-    void *arg;
-};
-
-static kvc_status wrong(struct region_refusal *why, kvc_status status, const char *field,
-                        int64_t index, const char *detail)
+kvc_status region_refuse(struct region_refusal *why, kvc_status status, const char *field,
+                         int64_t index, const char *detail)
 {
     *why = (struct region_refusal){.field = field, .detail = detail, .index = index};
     return status;
@@ -43,18 +29,18 @@ static kvc_status wrong(struct region_refusal *why, kvc_status status, const cha
 static kvc_status check_shape(const struct region_shape *shape, struct region_refusal *why)
 {
     if (shape->blocks == 0)
-        return wrong(why, KVC_E_INVALID, "blocks", -1, "a region has at least one block");
+        return region_refuse(why, KVC_E_INVALID, "blocks", -1, "a region has at least one block");
     if (shape->blocks > KVC_REGION_BLOCKS_MAX)
-        return wrong(why, KVC_E_LIMIT, "blocks", -1, "more blocks than a region may have");
+        return region_refuse(why, KVC_E_LIMIT, "blocks", -1, "more blocks than a region may have");
     if (shape->n_pieces == 0)
-        return wrong(why, KVC_E_INVALID, "pieces", -1, "a region has at least one piece");
+        return region_refuse(why, KVC_E_INVALID, "pieces", -1, "a region has at least one piece");
     if (shape->n_pieces > KVC_SESSION_PIECES_MAX)
-        return wrong(why, KVC_E_LIMIT, "pieces", -1, "more pieces than a session may have");
+        return region_refuse(why, KVC_E_LIMIT, "pieces", -1, "more pieces than a session may have");
     for (uint32_t i = 0; i < shape->n_slices; i++) {
         if (shape->slice_pieces[i] >= shape->n_pieces)
-            return wrong(why, KVC_E_INVALID, "slice_pieces", i, "no such piece");
+            return region_refuse(why, KVC_E_INVALID, "slice_pieces", i, "no such piece");
         if (shape->blocks > 1 && shape->slice_strides[i] < shape->slice_bytes[i])
-            return wrong(why, KVC_E_INVALID, "slice_strides", i, "smaller than the slice");
+            return region_refuse(why, KVC_E_INVALID, "slice_strides", i, "smaller than the slice");
     }
     return KVC_OK;
 }
@@ -94,13 +80,13 @@ kvc_status region_create(const struct region_shape *shape, struct region **ret,
         return status;
     region = allocate(shape->n_slices, shape->n_pieces);
     if (region == NULL)
-        return wrong(why, KVC_E_NO_MEMORY, "", -1, "out of memory");
+        return region_refuse(why, KVC_E_NO_MEMORY, "", -1, "out of memory");
     slice_bytes = (uint32_t *)region->layout.slice_bytes;
     memcpy(slice_bytes, shape->slice_bytes, shape->n_slices * sizeof(*slice_bytes));
     status = pack_layout_init(&region->layout, slice_bytes, shape->n_slices);
     if (status != KVC_OK) {
         mem_free(region);
-        return wrong(why, status, "part", -1, "no layout of a part");
+        return region_refuse(why, status, "part", -1, "no layout of a part");
     }
     region->blocks = shape->blocks;
     region->n_pieces = shape->n_pieces;
@@ -128,17 +114,17 @@ static kvc_status check_memfd(int fd, uint64_t bytes, uint64_t offset, uint32_t 
 
     /* The first question is the only one that no filesystem of somebody's own can keep waiting. */
     if (seals < 0 || fstat(fd, st) < 0 || !S_ISREG(st->st_mode) || fstatfs(fd, &fs) < 0)
-        return wrong(why, KVC_E_INVALID, "fds", index, "no memfd");
+        return region_refuse(why, KVC_E_INVALID, "fds", index, "no memfd");
     if (fs.f_type != TMPFS_MAGIC)
-        return wrong(why, KVC_E_INVALID, "fds", index, "not on tmpfs");
+        return region_refuse(why, KVC_E_INVALID, "fds", index, "not on tmpfs");
     if (!fault_fires("region.unsealed") && !(seals & F_SEAL_SHRINK))
-        return wrong(why, KVC_E_INVALID, "fds", index, "not sealed against shrinking");
+        return region_refuse(why, KVC_E_INVALID, "fds", index, "not sealed against shrinking");
     if (bytes == 0 || __builtin_add_overflow(offset, bytes, &end) || end > (uint64_t)st->st_size)
-        return wrong(why, KVC_E_INVALID, "piece_bytes", index, "not inside the memfd");
+        return region_refuse(why, KVC_E_INVALID, "piece_bytes", index, "not inside the memfd");
     if (offset % (uint64_t)sysconf(_SC_PAGESIZE) != 0)
-        return wrong(why, KVC_E_INVALID, "piece_offsets", index, "not at a page");
+        return region_refuse(why, KVC_E_INVALID, "piece_offsets", index, "not at a page");
     if ((uint64_t)st->st_blocks * 512 < (uint64_t)st->st_size)
-        return wrong(why, KVC_E_INVALID, "fds", index, "it does not have all of its pages");
+        return region_refuse(why, KVC_E_INVALID, "fds", index, "it does not have all of its pages");
     return KVC_OK;
 }
 
@@ -159,17 +145,17 @@ kvc_status region_add(struct region *region, int fd, uint64_t bytes, uint64_t of
     int error;
 
     if (index == region->n_pieces)
-        return wrong(why, KVC_E_INVALID, "kinds", -1, "more pieces than the region has");
+        return region_refuse(why, KVC_E_INVALID, "kinds", -1, "more pieces than the region has");
     status = check_memfd(fd, bytes, offset, index, &st, why);
     if (status != KVC_OK)
         return status;
     error = fd_map(fd, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, offset, &start);
     if (error == -EACCES || error == -EPERM)
-        return wrong(why, KVC_E_INVALID, "fds", index, "not to be written");
+        return region_refuse(why, KVC_E_INVALID, "fds", index, "not to be written");
     if (error != 0) {
         log_warn("tier", "cannot map a region's piece bytes=%llu error=\"%s\"",
                  (unsigned long long)bytes, strerror(-error));
-        return wrong(why, KVC_E_MAP, "fds", index, "it cannot be mapped now");
+        return region_refuse(why, KVC_E_MAP, "fds", index, "it cannot be mapped now");
     }
     region->ranges[index].start = start;
     region->ranges[index].bytes = round_to_page(bytes);
@@ -192,27 +178,39 @@ static const struct region_slice *end_of(const struct region *region)
 kvc_status region_finish(struct region *region, struct region_refusal *why)
 {
     const struct region_slice *place;
+    kvc_status status;
 
     if (region->n_mapped != region->n_pieces)
-        return wrong(why, KVC_E_INVALID, "pieces", -1, "not all of them have come");
-    for (place = region->places; place < end_of(region); place++)
-        if (!region_slice_fits(place, region->blocks, region->pieces[place->piece].bytes))
-            return wrong(why, KVC_E_INVALID, "slice_offsets", place - region->places,
-                         "a block ends behind its piece");
-    switch (region_check_overlap(region->places, region->layout.n_slices, region->blocks,
-                                 region->pieces, region->n_pieces)) {
-    case REGION_APART:
-        break;
-    case REGION_SLICES_OVERLAP:
-        return wrong(why, KVC_E_INVALID, "slice_offsets", -1, "slices overlap");
-    case REGION_PIECES_OVERLAP:
-        return wrong(why, KVC_E_INVALID, "piece_offsets", -1, "pieces are the same memory");
-    case REGION_NO_MEMORY:
-        return wrong(why, KVC_E_NO_MEMORY, "", -1, "out of memory");
-    }
+        return region_refuse(why, KVC_E_INVALID, "pieces", -1, "not all of them have come");
+    status = region_check_places(region, region->n_pieces, why);
+    if (status != KVC_OK)
+        return status;
     for (place = region->places; place < end_of(region); place++)
         region->slices[place - region->places] = (struct pack_slice){
             .base = region->ranges[place->piece].start + place->offset, .stride = place->stride};
+    return KVC_OK;
+}
+
+kvc_status region_check_places(const struct region *region, uint32_t n_pieces,
+                               struct region_refusal *why)
+{
+    const struct region_slice *place;
+
+    for (place = region->places; place < end_of(region); place++)
+        if (!region_slice_fits(place, region->blocks, region->pieces[place->piece].bytes))
+            return region_refuse(why, KVC_E_INVALID, "slice_offsets", place - region->places,
+                         "a block ends behind its piece");
+    switch (region_check_overlap(region->places, region->layout.n_slices, region->blocks,
+                                 region->pieces, n_pieces)) {
+    case REGION_APART:
+        break;
+    case REGION_SLICES_OVERLAP:
+        return region_refuse(why, KVC_E_INVALID, "slice_offsets", -1, "slices overlap");
+    case REGION_PIECES_OVERLAP:
+        return region_refuse(why, KVC_E_INVALID, "piece_offsets", -1, "pieces are the same memory");
+    case REGION_NO_MEMORY:
+        return region_refuse(why, KVC_E_NO_MEMORY, "", -1, "out of memory");
+    }
     return KVC_OK;
 }
 
@@ -220,7 +218,7 @@ bool region_equal(const struct region *a, const struct region *b)
 {
     const uint32_t n = a->layout.n_slices;
 
-    return a->blocks == b->blocks && n == b->layout.n_slices && a->n_pieces == b->n_pieces &&
+    return (a->loan != NULL) == (b->loan != NULL) && a->blocks == b->blocks && n == b->layout.n_slices && a->n_pieces == b->n_pieces &&
            memcmp(a->places, b->places, n * sizeof(*a->places)) == 0 &&
            memcmp(a->pieces, b->pieces, a->n_pieces * sizeof(*a->pieces)) == 0;
 }
@@ -242,6 +240,7 @@ const struct pack_slice *region_slices(const struct region *region)
 
 void region_enter(struct region *region)
 {
+    assert(region->loan == NULL);
     guard_enter(region->ranges, region->n_pieces);
 }
 
@@ -265,16 +264,20 @@ static void unmap(uv_work_t *work)
         fd_unmap(region->ranges[i].start, region->ranges[i].bytes);
 }
 
-static void unmapped(uv_work_t *work, int cancelled)
+void region_free(struct region *region)
 {
-    struct region *region = work->data;
     region_unmapped_cb *done = region->done;
     void *arg = region->arg;
 
-    (void)cancelled;
     mem_free(region);
     if (done != NULL)
         done(arg);
+}
+
+static void unmapped(uv_work_t *work, int cancelled)
+{
+    (void)cancelled;
+    region_free(work->data);
 }
 
 void region_destroy(uv_loop_t *loop, struct region *region, region_unmapped_cb *done, void *arg)
@@ -285,6 +288,10 @@ void region_destroy(uv_loop_t *loop, struct region *region, region_unmapped_cb *
         return;
     region->done = done;
     region->arg = arg;
+    if (region->loan != NULL) {
+        region_lend_end(region);
+        return;
+    }
     region->work.data = region;
     error = uv_queue_work(loop, &region->work, unmap, unmapped);
     assert(error == 0); /* it only refuses a NULL function */

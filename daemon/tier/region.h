@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "daemon/device/device.h"
+#include "daemon/tier/errands.h"
 #include "kernels/pack.h"
 #include "proto/status.h"
 
@@ -45,10 +47,25 @@ kvc_status region_add(struct region *region, int fd, uint64_t bytes, uint64_t of
                       struct region_refusal *why);
 uint32_t region_pieces(const struct region *region); /* so far */
 
+/*
+ * Memory of a GPU instead: from here on the region is a loan of that GPU's, whose errands it is
+ * ended by. Pieces of host memory and of a GPU do not mix.
+ */
+kvc_status region_lend(struct region *region, const struct device *device,
+                       struct errands *errands, uint32_t gpu, const struct device_lender *lender);
+/* These two may hang, and are for a thread that is not the loop's. region_lend_finish stands for
+ * region_finish. A slice may run on over pieces that came as descriptors, one behind the other. */
+kvc_status region_lend_add(struct region *region, const struct device_piece *piece,
+                           struct region_refusal *why);
+kvc_status region_lend_finish(struct region *region, struct region_refusal *why);
+/* NULL: host memory. */
+const struct device_loan *region_loan(const struct region *region);
+
 /* All pieces are there: checks that every block's slices lie in them and nowhere twice. */
 kvc_status region_finish(struct region *region, struct region_refusal *why);
 
-/* Whether two finished regions are the same memory in the same shape. */
+/* Whether two finished regions are the same memory in the same shape, which cannot be told of
+ * memory that came as descriptors of a GPU's: no two are. */
 bool region_equal(const struct region *a, const struct region *b);
 
 uint32_t region_blocks(const struct region *region);
@@ -60,7 +77,7 @@ void region_enter(struct region *region);
 kvc_status region_leave(struct region *region);
 
 /*
- * Unmaps it on libuv's pool and frees it, then calls done, if there is any, on the loop. Nobody
+ * Unmaps it on libuv's pool, or by the GPU's errands, and frees it, then calls done, if there is any, on the loop. Nobody
  * uses it any more. Half-built ones and NULL (done is not called) are fine.
  */
 typedef void region_unmapped_cb(void *arg);

@@ -58,7 +58,7 @@ static void open_store(struct rig *rig)
                                  geometry.extents, &rig->tiers[t]) == KVC_OK);
     }
     FUZZ_REQUIRE(mover_create(&rig->loop, rig->tiers, &rig->mover) == KVC_OK);
-    FUZZ_REQUIRE(copier_create(&rig->loop, rig->tiers, &rig->copier) == KVC_OK);
+    FUZZ_REQUIRE(copier_create(&rig->loop, rig->tiers, NULL, &rig->copier) == KVC_OK);
     api_config.copier = rig->copier;
     FUZZ_REQUIRE(api_create(&api_config, &rig->api) == KVC_OK);
     config.mover = rig->mover;

@@ -46,7 +46,7 @@ static void setup(struct fixture *f)
                      KVC_OK);
     ck_assert_int_eq(tier_create(TIER_HOST, &device_all_host, 2 * MIB, 8, &f->tiers[TIER_HOST]),
                      KVC_OK);
-    ck_assert_int_eq(copier_create(&f->loop, f->tiers, &f->copier), KVC_OK);
+    ck_assert_int_eq(copier_create(&f->loop, f->tiers, NULL, &f->copier), KVC_OK);
     ck_assert_int_eq(guard_install(), 0);
     order = 0;
 }

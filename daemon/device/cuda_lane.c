@@ -1,0 +1,250 @@
+/*
+ * Lanes: a stream each, of the lowest priority, on which one copy at a time is enqueued; its end is
+ * told by a function that the driver calls. Events of other processes.
+ */
+#include <string.h>
+
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/device/cuda.h"
+
+/* A link to the host is busy with few thread blocks; more of them would only wait. */
+#define HOST_THREAD_BLOCKS 8u
+
+struct device_lane {
+    struct device_cuda *cuda;
+    uint32_t gpu;
+    void *stream;
+    void *event; /* behind the last function of the host */
+    uint64_t scratch;
+    uint64_t *cells; /* of the host, written by kernels */
+    atomic_bool armed; /* a copy is under way whose done is owed */
+    device_done_cb *done;
+    void *arg;
+};
+
+static kvc_status check(const struct device_lane *lane, const char *what, int error)
+{
+    return device_cuda_check(lane->cuda, what, 0, error);
+}
+
+static int make_stream(const struct cuda_driver *driver, void **stream)
+{
+    int least = 0, greatest = 0;
+    int error = driver->context_priorities(&least, &greatest);
+
+    return error != 0 ? error : driver->stream_create_low(stream, CUDA_STREAM_NON_BLOCKING, least);
+}
+
+static int make_parts(struct device_lane *lane)
+{
+    const struct cuda_driver *driver = &lane->cuda->driver;
+    void *cells = NULL;
+    int error = make_stream(driver, &lane->stream);
+
+    if (error == 0)
+        error = driver->event_create(&lane->event, CUDA_EVENT_NO_TIMING);
+    if (error == 0)
+        error = driver->memory_alloc(&lane->scratch, pack_cuda_scratch_bytes());
+    if (error == 0)
+        error = driver->set_async(lane->scratch, 0, pack_cuda_scratch_bytes(), lane->stream);
+    if (error == 0)
+        error = driver->host_alloc(&cells, KVC_CHUNK_BLOCKS * sizeof(uint64_t),
+                                   CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED);
+    lane->cells = cells;
+    return error == 0 ? driver->stream_synchronize(lane->stream) : error;
+}
+
+kvc_status cuda_lane_open(void *state, uint32_t gpu, device_done_cb *done, void *arg,
+                          struct device_lane **ret)
+{
+    struct device_lane *lane = mem_zalloc(sizeof(*lane));
+    kvc_status status;
+
+    if (lane == NULL)
+        return KVC_E_NO_MEMORY;
+    lane->cuda = state;
+    lane->gpu = gpu;
+    lane->done = done;
+    lane->arg = arg;
+    status = device_cuda_enter(lane->cuda, gpu);
+    if (status == KVC_OK) {
+        status = check(lane, "no stream for copies by the daemon", make_parts(lane));
+        device_cuda_leave(lane->cuda);
+    }
+    if (status != KVC_OK) {
+        cuda_lane_close(lane);
+        return status;
+    }
+    *ret = lane;
+    return KVC_OK;
+}
+
+void cuda_lane_close(struct device_lane *lane)
+{
+    if (lane == NULL)
+        return;
+    if (device_cuda_enter(lane->cuda, lane->gpu) == KVC_OK) {
+        if (lane->stream != NULL)
+            (void)lane->cuda->driver.stream_destroy(lane->stream);
+        if (lane->event != NULL)
+            (void)lane->cuda->driver.event_destroy(lane->event);
+        if (lane->scratch != 0)
+            (void)lane->cuda->driver.memory_free(lane->scratch);
+        if (lane->cells != NULL)
+            (void)lane->cuda->driver.host_free(lane->cells);
+        device_cuda_leave(lane->cuda);
+    }
+    mem_free(lane);
+}
+
+static uint32_t limit_of(const struct device_lane *lane, bool touches_host)
+{
+    const uint32_t limit = atomic_load(&lane->cuda->thread_blocks);
+
+    return touches_host && (limit == 0 || limit > HOST_THREAD_BLOCKS) ? HOST_THREAD_BLOCKS : limit;
+}
+
+kvc_status cuda_lane_job(struct device_lane *lane, const struct device_loan *loan, bool gather,
+                         const struct pack_job *job, uint32_t first_cell, bool touches_host)
+{
+    struct pack_cuda_job launch = {
+        .direction = gather ? PACK_CUDA_GATHER : PACK_CUDA_SCATTER,
+        .layout = job->layout,
+        .blocks = job->blocks,
+        .n_blocks = job->n_blocks,
+        .first_slice = job->first_slice,
+        .n_slices = job->n_slices,
+        .cells = job->cells != NULL ? (uintptr_t)(lane->cells + first_cell) : 0,
+        .scratch = lane->scratch,
+        .max_thread_blocks = limit_of(lane, touches_host),
+    };
+    kvc_status status = device_cuda_enter(lane->cuda, lane->gpu);
+    int error = 0;
+
+    if (status != KVC_OK)
+        return status;
+    launch.table = cuda_loan_table(loan, &launch.device_table);
+    status = pack_cuda_launch(&lane->cuda->gpus[lane->gpu].pack, &launch, lane->stream, &error);
+    if (status == KVC_E_DEVICE)
+        status = check(lane, "a copy cannot be launched", error);
+    device_cuda_leave(lane->cuda);
+    return status;
+}
+
+/* The driver calls it in the order of the stream, so never for another copy than the one whose
+ * event is behind it. */
+static void called(void *arg)
+{
+    struct device_lane *lane = arg;
+
+    if (atomic_exchange(&lane->armed, false))
+        lane->done(lane->arg);
+}
+
+kvc_status cuda_lane_flush(struct device_lane *lane)
+{
+    const struct cuda_driver *driver = &lane->cuda->driver;
+    kvc_status status = device_cuda_enter(lane->cuda, lane->gpu);
+    int error;
+
+    if (status != KVC_OK)
+        return status;
+    atomic_store(&lane->armed, true);
+    error = driver->stream_call(lane->stream, called, lane);
+    if (error != 0)
+        atomic_store(&lane->armed, false);
+    else /* it only serves who looks, so a failure leaves the call to come */
+        (void)driver->event_record(lane->event, lane->stream);
+    status = check(lane, "the end of a copy will not be told", error);
+    device_cuda_leave(lane->cuda);
+    return status;
+}
+
+void cuda_lane_settle(struct device_lane *lane)
+{
+    if (device_cuda_enter(lane->cuda, lane->gpu) != KVC_OK)
+        return;
+    (void)check(lane, "copies failed", lane->cuda->driver.stream_synchronize(lane->stream));
+    device_cuda_leave(lane->cuda);
+}
+
+/*
+ * The event is behind the call, so that when it has passed, or when the context has failed, the
+ * call has been made or never will be.
+ */
+kvc_status cuda_lane_look(struct device_lane *lane)
+{
+    kvc_status status = device_cuda_enter(lane->cuda, lane->gpu);
+    int error;
+
+    if (status != KVC_OK)
+        return KVC_E_BUSY;
+    error = lane->cuda->driver.event_query(lane->event);
+    device_cuda_leave(lane->cuda);
+    if (error == CUDA_NOT_READY || !atomic_exchange(&lane->armed, false))
+        return KVC_E_BUSY;
+    return check(lane, "a copy by the daemon failed", error);
+}
+
+const uint64_t *cuda_lane_cells(const struct device_lane *lane)
+{
+    return lane->cells;
+}
+
+struct device_event {
+    struct device_cuda *cuda;
+    uint32_t gpu;
+    void *event;
+};
+
+kvc_status cuda_event_open(void *state, uint32_t gpu, const uint8_t handle[DEVICE_HANDLE_BYTES],
+                           struct device_event **ret)
+{
+    struct device_event *event = mem_zalloc(sizeof(*event));
+    struct cuda_ipc ipc;
+    kvc_status status;
+
+    if (event == NULL)
+        return KVC_E_NO_MEMORY;
+    event->cuda = state;
+    event->gpu = gpu;
+    memcpy(&ipc, handle, sizeof(ipc));
+    status = device_cuda_enter(event->cuda, gpu);
+    if (status == KVC_OK) {
+        status = device_cuda_check(event->cuda, "a worker's event cannot be opened", 0,
+                                   event->cuda->driver.ipc_open_event(&event->event, ipc));
+        device_cuda_leave(event->cuda);
+    }
+    if (status != KVC_OK) {
+        mem_free(event);
+        return status;
+    }
+    *ret = event;
+    return KVC_OK;
+}
+
+kvc_status cuda_event_look(struct device_event *event)
+{
+    kvc_status status = device_cuda_enter(event->cuda, event->gpu);
+    int error;
+
+    if (status != KVC_OK)
+        return status;
+    error = event->cuda->driver.event_query(event->event);
+    device_cuda_leave(event->cuda);
+    return error == CUDA_NOT_READY
+               ? KVC_E_BUSY
+               : device_cuda_check(event->cuda, "a worker's event fails", 0, error);
+}
+
+void cuda_event_close(struct device_event *event)
+{
+    if (event == NULL)
+        return;
+    if (device_cuda_enter(event->cuda, event->gpu) == KVC_OK) {
+        (void)event->cuda->driver.event_destroy(event->event);
+        device_cuda_leave(event->cuda);
+    }
+    mem_free(event);
+}
