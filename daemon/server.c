@@ -364,9 +364,23 @@ unblock:
     return status == KVC_OK ? 0 : -1;
 }
 
+/* What the loop still has to bring, but for what a hanging driver never will. */
+static bool is_owed(const struct server *s)
+{
+    if (s->populate != NULL || (s->mover != NULL && mover_count(s->mover) > 0) ||
+        (s->renewer != NULL && renewer_count(s->renewer) > 0) ||
+        (s->api != NULL && api_connections(s->api) > 0))
+        return true;
+    if (s->api != NULL && api_pieces(s->api) > 0 && !api_hangs(s->api))
+        return true;
+    return s->copier != NULL && copier_count(s->copier) > 0 && !copier_hangs(s->copier);
+}
+
 /* Whatever calls into the store ends before the store does; then the handles, then the loop. */
 static void close_parts(struct server *s)
 {
+    bool hangs;
+
     if (s->api != NULL)
         api_end_connections(s->api);
     if (s->populate != NULL)
@@ -375,11 +389,9 @@ static void close_parts(struct server *s)
         mover_stop(s->mover);
     if (s->renewer != NULL)
         renewer_stop(s->renewer);
-    while ((s->api != NULL && (api_connections(s->api) > 0 || api_pieces(s->api) > 0)) ||
-           s->populate != NULL || (s->mover != NULL && mover_count(s->mover) > 0) ||
-           (s->copier != NULL && copier_count(s->copier) > 0) ||
-           (s->renewer != NULL && renewer_count(s->renewer) > 0))
+    while (is_owed(s))
         uv_run(&s->loop, UV_RUN_ONCE);
+    hangs = (s->api != NULL && api_hangs(s->api)) || (s->copier != NULL && copier_hangs(s->copier));
     if (s->store != NULL)
         store_destroy(s->store);
     api_destroy(s->api);
@@ -393,9 +405,10 @@ static void close_parts(struct server *s)
     uv_close((uv_handle_t *)&s->hangup, NULL);
     uv_close((uv_handle_t *)&s->drain, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
-    for (int t = 0; t < TIER_COUNT; t++)
+    for (int t = 0; t < TIER_COUNT && !hangs; t++)
         tier_destroy(s->tiers[t]);
-    s->device.close(&s->device);
+    if (!hangs) /* else the end of the process is the only thing that frees it */
+        s->device.close(&s->device);
     endpoint_close(s->endpoint);
     if (uv_loop_close(&s->loop) != 0)
         assert(!"a handle is left open");

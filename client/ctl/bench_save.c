@@ -64,7 +64,7 @@ kvc_status bench_save_once(struct bench *bench, struct bench_figure *figure, dou
         kvc_key(name, sizeof(name), keys[i]);
     }
     start = bench_now_micros();
-    status = codec_put_save(&entry, 1, 0, false, false, client->rpc.body, &call.len);
+    status = codec_put_save(&(struct codec_save){0}, &entry, 1, client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->save_ms, &packet);
     if (status == KVC_OK && !codec_get_save_reply(&client->scratch, &packet, &reply))
         status = KVC_E_PROTOCOL;

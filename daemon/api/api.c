@@ -1,6 +1,7 @@
 #include "daemon/api/api.h"
 
 #include <assert.h>
+#include <stdio.h>
 
 #include "daemon/api/session.h"
 #include "daemon/api/silence.h"
@@ -68,6 +69,28 @@ struct store_events api_store_events(struct api *api)
     };
 }
 
+static kvc_status start_errands(struct api *api)
+{
+    const struct device *device = api->config.device;
+    kvc_status status = KVC_OK;
+    char name[16];
+
+    for (uint32_t i = 0; device->lending != NULL && i < device->n_gpus && status == KVC_OK; i++) {
+        snprintf(name, sizeof(name), "gpu%u", i);
+        status = errands_create(api->config.loop, name, &api->errands[i]);
+    }
+    return status;
+}
+
+bool api_hangs(const struct api *api)
+{
+    bool hangs = false;
+
+    for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++)
+        hangs = hangs || (api->errands[i] != NULL && errands_hang(api->errands[i]));
+    return hangs;
+}
+
 kvc_status api_serve(struct api *api, struct store *store, struct tier *const tiers[TIER_COUNT],
                      int sock)
 {
@@ -80,6 +103,8 @@ kvc_status api_serve(struct api *api, struct store *store, struct tier *const ti
         api->tiers[t] = tiers[t];
     if (api->config.device->lists_process != NULL)
         status = gone_create(api->config.loop, api->config.device, session_gone, &api->gone);
+    if (status == KVC_OK)
+        status = start_errands(api);
     if (status != KVC_OK)
         return status;
     return listener_open(api->config.loop, sock, session_accept, api, &api->listener);
@@ -139,7 +164,7 @@ void api_destroy(struct api *api)
 
     if (api == NULL)
         return;
-    assert(api->n_connections == 0 && api->n_pieces == 0);
+    assert(api->n_connections == 0 && (api->n_pieces == 0 || api_hangs(api)));
     if (api->listener != NULL)
         listener_close(api->listener);
     api->listener = NULL;
@@ -148,6 +173,8 @@ void api_destroy(struct api *api)
     while ((s = list_first(&api->sessions, struct session, link)) != NULL)
         session_free(s);
     gone_destroy(api->gone);
+    for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++)
+        errands_destroy(api->errands[i]);
     save_scratch_destroy(api);
     codec_destroy(api->codec);
     connection_hub_fini(&api->hub);

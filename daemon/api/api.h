@@ -62,9 +62,11 @@ void api_end_connections(struct api *api);
 uint32_t api_connections(const struct api *api);
 /* Pieces of workers' memory that are mapped, or are being unmapped. */
 uint32_t api_pieces(const struct api *api);
+/* Whether a GPU's driver does not come back, so that pieces may stay for ever. */
+bool api_hangs(const struct api *api);
 
 /*
- * Ends what is left of sessions, when there are no connections and no pieces. The store calls
+ * Ends what is left of sessions, when there are no connections, and no pieces or it hangs. The store calls
  * nothing any more. NULL is fine.
  */
 void api_destroy(struct api *api);

@@ -63,7 +63,7 @@ static void settle(struct memory *m)
     region_destroy(m->api->config.loop, region, unmapped, m);
 }
 
-static void drop(struct memory *m)
+void memory_discard(struct memory *m)
 {
     if (m->state != MEMORY_DROPPED)
         set_state(m, MEMORY_DROPPED);
@@ -139,7 +139,7 @@ kvc_status memory_check_blocks(const struct memory *m, struct numbers blocks, bo
     return KVC_OK;
 }
 
-static kvc_status translate(struct refusal *why, kvc_status status,
+kvc_status memory_translate(struct refusal *why, kvc_status status,
                             const struct region_refusal *wrong)
 {
     if (wrong->index < 0)
@@ -152,8 +152,14 @@ static kvc_status check_begin(const struct session *s, const struct msg_region_b
 {
     const struct memory *m;
 
-    if (s->api->config.device->gpu->gather == NULL)
-        return refuse(why, KVC_E_UNSUPPORTED, "this daemon's device copies for nobody", "%s", "");
+    const struct device *device = s->api->config.device;
+
+    if (device->gpu->gather == NULL && device->lending == NULL)
+        return refuse(why, KVC_E_UNSUPPORTED, "this daemon was built without nvcc", "%s", "");
+    if (device->lending != NULL && !s->has_gpu)
+        return refuse(why, KVC_E_NO_DEVICE,
+                      "the first GPU that HELLO named is none of this daemon's (see --gpus)", "%s",
+                      "");
     if (layout == NULL)
         return refuse(why, KVC_E_UNKNOWN, "not registered by this session", "part");
     if (b->slice_pieces.n != layout->n_slices)
@@ -200,7 +206,7 @@ kvc_status memory_begin(struct session *s, const struct request *request, struct
     status = region_create(&shape, &m->region, &wrong);
     if (status != KVC_OK) {
         mem_free(m);
-        return translate(why, status, &wrong);
+        return memory_translate(why, status, &wrong);
     }
     m->api = s->api;
     m->session = s;
@@ -216,23 +222,30 @@ kvc_status memory_begin(struct session *s, const struct request *request, struct
     return KVC_OK;
 }
 
-static kvc_status check_part(const struct msg_region_part *p, uint32_t n_fds, struct refusal *why)
+static kvc_status check_part(const struct msg_region_part *p, uint32_t n_fds, bool on_gpu,
+                             struct refusal *why)
 {
+    uint32_t n_handles = 0;
+
     if (p->piece_bytes.n != p->kinds.len)
         return refuse(why, KVC_E_INVALID, "not one a piece", "piece_bytes");
     if (p->piece_offsets.n != p->kinds.len && p->piece_offsets.n != 0)
         return refuse(why, KVC_E_INVALID, "not one a piece", "piece_offsets");
     for (uint32_t i = 0; i < p->kinds.len; i++) {
-        if (p->kinds.data[i] == DEVICE_MEMORY_CUDA_FD ||
-            p->kinds.data[i] == DEVICE_MEMORY_CUDA_HANDLE)
-            return refuse(why, KVC_E_UNSUPPORTED, "memory of a GPU is not mapped here", "kinds[%u]",
-                          i);
-        if (p->kinds.data[i] != DEVICE_MEMORY_MEMFD)
+        const uint8_t kind = p->kinds.data[i];
+
+        if (kind < DEVICE_MEMORY_MEMFD || kind > DEVICE_MEMORY_CUDA_HANDLE)
             return refuse(why, KVC_E_INVALID, "no such kind", "kinds[%u]", i);
+        if (on_gpu != (kind != DEVICE_MEMORY_MEMFD))
+            return refuse(why, KVC_E_UNSUPPORTED,
+                          on_gpu ? "this daemon's device is a GPU, and host memory is not copied"
+                                 : "memory of a GPU is not mapped here",
+                          "kinds[%u]", i);
+        n_handles += kind == DEVICE_MEMORY_CUDA_HANDLE;
     }
-    if (p->handles.len != 0)
-        return refuse(why, KVC_E_INVALID, "handles without pieces that have one", "handles");
-    if (n_fds != p->kinds.len)
+    if (p->handles.len != (size_t)n_handles * DEVICE_HANDLE_BYTES)
+        return refuse(why, KVC_E_INVALID, "not 64 bytes a piece that has one", "handles");
+    if (n_fds != p->kinds.len - n_handles)
         return refuse(why, KVC_E_INVALID, "not as many as the descriptors that came", "kinds");
     return KVC_OK;
 }
@@ -244,6 +257,8 @@ static kvc_status find_building(const struct session *s, uint64_t id, struct mem
 
     if (m == NULL || m->state != MEMORY_BUILDING)
         return refuse(why, KVC_E_UNKNOWN, "no region that was begun", "region");
+    if (m->opening)
+        return refuse(why, KVC_E_BUSY, "pieces that came before are being opened", "region");
     *memory = m;
     return KVC_OK;
 }
@@ -258,15 +273,17 @@ kvc_status memory_part(struct session *s, const struct request *request, struct 
 
     if (status != KVC_OK)
         return status;
-    status = check_part(p, request->n_fds, why);
+    status = check_part(p, request->n_fds, s->api->config.device->lending != NULL, why);
+    if (status == KVC_OK && s->api->config.device->lending != NULL)
+        return memory_gpu_part(m, request, why);
     for (uint32_t i = 0; i < p->kinds.len && status == KVC_OK; i++) {
         status = region_add(m->region, request->fds[i], p->piece_bytes.values[i],
                             p->piece_offsets.n > 0 ? p->piece_offsets.values[i] : 0, &wrong);
         if (status != KVC_OK)
-            translate(why, status, &wrong);
+            memory_translate(why, status, &wrong);
     }
     if (status != KVC_OK)
-        drop(m);
+        memory_discard(m);
     else
         session_reply(s, WIRE_REGION_PART, request->seq, codec_empty(s->api->codec));
     return status;
@@ -292,31 +309,40 @@ static void drop_older(const struct session *s, const struct memory *made)
 
     list_for_each_safe(m, after, &s->memories, link)
         if (m->part == made->part && m->generation < made->generation && m->state != MEMORY_DROPPED)
-            drop(m);
+            memory_discard(m);
 }
 
-kvc_status memory_end(struct session *s, const struct request *request, struct refusal *why)
+void memory_complete(struct memory *m, uint32_t seq)
 {
-    struct region_refusal wrong;
-    struct memory *m = NULL, *stands;
-    kvc_status status = find_building(s, request->region.region, &m, why);
+    struct session *s = m->session;
+    struct memory *stands = find_equal(s, m);
 
-    if (status != KVC_OK)
-        return status;
-    status = region_finish(m->region, &wrong);
-    if (status != KVC_OK) {
-        drop(m);
-        return translate(why, status, &wrong);
-    }
-    stands = find_equal(s, m);
     if (stands == NULL) {
         set_state(m, MEMORY_READY);
         drop_older(s, m);
         stands = m;
     } else {
-        drop(m);
+        memory_discard(m);
     }
-    session_reply(s, WIRE_REGION_END, request->seq, codec_region(s->api->codec, stands->id));
+    session_reply(s, WIRE_REGION_END, seq, codec_region(s->api->codec, stands->id));
+}
+
+kvc_status memory_end(struct session *s, const struct request *request, struct refusal *why)
+{
+    struct region_refusal wrong;
+    struct memory *m = NULL;
+    kvc_status status = find_building(s, request->region.region, &m, why);
+
+    if (status != KVC_OK)
+        return status;
+    if (region_loan(m->region) != NULL)
+        return memory_gpu_end(m, request->seq, why);
+    status = region_finish(m->region, &wrong);
+    if (status != KVC_OK) {
+        memory_discard(m);
+        return memory_translate(why, status, &wrong);
+    }
+    memory_complete(m, request->seq);
     return KVC_OK;
 }
 
@@ -327,7 +353,7 @@ kvc_status memory_drop(struct session *s, const struct request *request, struct 
     if (m == NULL)
         return refuse(why, KVC_E_UNKNOWN, "no such region", "region");
     owe(m, &m->drop, request->seq);
-    drop(m);
+    memory_discard(m);
     return KVC_OK;
 }
 
@@ -365,6 +391,6 @@ void memory_forget_session(struct session *s)
     while ((m = list_first(&s->memories, struct memory, link)) != NULL) {
         list_remove(&m->link);
         m->session = NULL;
-        drop(m);
+        memory_discard(m);
     }
 }

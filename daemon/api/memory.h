@@ -25,7 +25,8 @@ struct memory {
     uint32_t part, n_pieces;
     enum memory_state state;
     struct region *region;          /* NULL: it is being unmapped */
-    uint32_t uses;                  /* transfers */
+    uint32_t uses;                  /* transfers, and a piece that is being opened */
+    bool opening;                   /* pieces of a GPU, by its errands: others must wait */
     struct owed { /* requests to be answered */
         bool owed;
         uint32_t seq;
@@ -43,5 +44,17 @@ kvc_status memory_check_blocks(const struct memory *memory, struct numbers block
 
 /* The session has ended: all of its regions are dropped. */
 void memory_forget_session(struct session *session);
+
+/* Memory of a GPU: REGION_PART and REGION_END of a region that is being built. They are answered
+ * when the GPU's errands have come to them. */
+kvc_status memory_gpu_part(struct memory *memory, const struct request *request,
+                           struct refusal *why);
+kvc_status memory_gpu_end(struct memory *memory, uint32_t seq, struct refusal *why);
+
+/* For these: what is left of REGION_END when all was checked, and a region that came to nothing. */
+void memory_complete(struct memory *memory, uint32_t seq);
+void memory_discard(struct memory *memory);
+kvc_status memory_translate(struct refusal *why, kvc_status status,
+                            const struct region_refusal *wrong);
 
 #endif

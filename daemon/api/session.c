@@ -213,6 +213,18 @@ static kvc_status check_hello(const struct session *s, const struct msg_hello *h
     return status == KVC_OK ? name_check(hello->build, why, "build") : status;
 }
 
+/* Where its memory lies, by the UUID: processes number GPUs as they like. */
+static void find_gpu(struct session *s, const struct owner_identity *identity)
+{
+    const struct device *device = s->api->config.device;
+
+    for (uint32_t i = 0; i < device->n_gpus && identity->n_devices > 0 && !s->has_gpu; i++) {
+        s->has_gpu = memcmp(device->gpus[i].uuid, identity->devices[0], KVC_UUID_BYTES) == 0;
+        s->gpu = i;
+    }
+    s->copies.gpu = s->has_gpu ? s->gpu : 0;
+}
+
 static void watch_devices(struct session *s, const struct owner_identity *identity)
 {
     _Static_assert(GONE_DEVICES_MAX == DEVICES_MAX, "all that a session may name");
@@ -249,6 +261,7 @@ static kvc_status open_owner(struct session *s, const struct msg_hello *hello, s
         return refuse(why, status, "no session can be opened", "%s", "");
     s->state = SESSION_OPEN;
     s->role = hello->role;
+    find_gpu(s, &identity);
     if (identity.n_devices > 0)
         watch_devices(s, &identity);
     snprintf(s->name, sizeof(s->name), "%s", hello->name);

@@ -13,6 +13,7 @@
 #include "daemon/conn/listener.h"
 #include "daemon/conn/process.h"
 #include "daemon/tier/copier.h"
+#include "daemon/tier/errands.h"
 
 struct silence;
 struct wake;
@@ -27,6 +28,7 @@ struct api {
     struct wake *wake;
     struct silence *silence;
     struct gone *gone;     /* NULL: no device that processes could outlive themselves on */
+    struct errands *errands[DEVICE_GPUS_MAX]; /* of each GPU on which the daemon copies */
     uv_timer_t room_timer; /* runs while a save waits for room */
     struct list sessions;
     struct list waiting; /* saves that wait for room, first come first served */
@@ -53,6 +55,8 @@ struct session {
     struct process *process;
     struct gone_process on_gpu; /* unwatched unless its HELLO named devices */
     struct owner *owner;
+    bool has_gpu; /* of the daemon's: the first that its HELLO named */
+    uint32_t gpu;
     uint32_t role;
     char name[KVC_NAME_MAX + 1];
     char build[KVC_NAME_MAX + 1];
