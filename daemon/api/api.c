@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "daemon/api/gate.h"
 #include "daemon/api/session.h"
 #include "daemon/api/silence.h"
 #include "daemon/api/wake.h"
@@ -78,6 +79,8 @@ static kvc_status start_errands(struct api *api)
     for (uint32_t i = 0; device->lending != NULL && i < device->n_gpus && status == KVC_OK; i++) {
         snprintf(name, sizeof(name), "gpu%u", i);
         status = errands_create(api->config.loop, name, &api->errands[i]);
+        if (status == KVC_OK)
+            status = gates_create(api, i, &api->gates[i]);
     }
     return status;
 }
@@ -173,8 +176,10 @@ void api_destroy(struct api *api)
     while ((s = list_first(&api->sessions, struct session, link)) != NULL)
         session_free(s);
     gone_destroy(api->gone);
-    for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++)
+    for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++) {
+        gates_destroy(api->gates[i]);
         errands_destroy(api->errands[i]);
+    }
     save_scratch_destroy(api);
     codec_destroy(api->codec);
     connection_hub_fini(&api->hub);

@@ -4,10 +4,13 @@
 #include "daemon/api/scratch.h"
 #include "daemon/api/transfer.h"
 
-static kvc_status check_load(const struct msg_load *load, struct refusal *why)
+static kvc_status check_load(const struct session *s, const struct msg_load *load,
+                             struct refusal *why)
 {
-    if (load->event.len > 0)
-        return refuse(why, KVC_E_UNSUPPORTED, "no event can be waited for", "event");
+    kvc_status status = transfer_check_event(s, load->event, load->region != 0, why);
+
+    if (status != KVC_OK)
+        return status;
     if (load->region == 0 && load->blocks.n > 0)
         return refuse(why, KVC_E_INVALID, "blocks of no region", "blocks");
     if (load->region == 0 && load->sums.n > 0)
@@ -38,7 +41,7 @@ kvc_status load_load(struct session *s, const struct request *request, struct re
         .checked = scratch->checked,
         .n = load->count,
     };
-    kvc_status status = check_load(load, why);
+    kvc_status status = check_load(s, load, why);
 
     if (status == KVC_OK && load->region != 0)
         return transfer_load(s, request, why);

@@ -36,10 +36,13 @@ void save_scratch_destroy(struct api *api)
     mem_free(api->scratch);
 }
 
-static kvc_status check_save(const struct msg_save *save, struct refusal *why)
+static kvc_status check_save(const struct session *s, const struct msg_save *save,
+                             struct refusal *why)
 {
-    if (save->event.len > 0)
-        return refuse(why, KVC_E_UNSUPPORTED, "no event can be waited for", "event");
+    kvc_status status = transfer_check_event(s, save->event, transfer_is_asked(save), why);
+
+    if (status != KVC_OK)
+        return status;
     if (save->n_entries > KVC_ENTRIES_MAX)
         return refuse(why, KVC_E_LIMIT, "more entries than a save may have", "entries");
     for (uint32_t i = 0; i < save->n_entries && !transfer_is_asked(save); i++)
@@ -254,7 +257,7 @@ kvc_status save_save(struct session *s, const struct request *request, struct re
     struct transfer *transfer = NULL;
     struct save *admitted;
     uint32_t short_of;
-    kvc_status status = check_save(save, why);
+    kvc_status status = check_save(s, save, why);
 
     if (status == KVC_OK)
         status = read_entries(save, entries, why);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/api/gate.h"
 #include "daemon/api/memory.h"
 #include "daemon/api/silence.h"
 #include "daemon/api/transfer.h"
@@ -95,6 +96,7 @@ static void connection_ended(void *arg)
     save_forget_session(s);
     store_owner_end(s->api->store, s->owner);
     transfer_forget_session(s);
+    gate_forget_session(s);
     memory_forget_session(s);
     if (process_is_gone(s->process))
         process_and_connection_ended(s);
@@ -152,6 +154,7 @@ void session_accept(void *arg, int sock)
     list_init(&s->aborts);
     list_init(&s->memories);
     list_init(&s->transfers);
+    list_init(&s->events);
     copier_queue_init(&s->copies);
     list_init(&s->on_gpu.link);
     s->connected_us = clock_now_us();

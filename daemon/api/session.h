@@ -15,6 +15,7 @@
 #include "daemon/tier/copier.h"
 #include "daemon/tier/errands.h"
 
+struct gates;
 struct silence;
 struct wake;
 
@@ -29,6 +30,7 @@ struct api {
     struct silence *silence;
     struct gone *gone;     /* NULL: no device that processes could outlive themselves on */
     struct errands *errands[DEVICE_GPUS_MAX]; /* of each GPU on which the daemon copies */
+    struct gates *gates[DEVICE_GPUS_MAX];
     uv_timer_t room_timer; /* runs while a save waits for room */
     struct list sessions;
     struct list waiting; /* saves that wait for room, first come first served */
@@ -67,6 +69,7 @@ struct session {
     struct list aborts; /* replies to ABORT that wait for save_done */
     struct list memories;       /* its own memory, for copies by the daemon */
     struct list transfers;      /* saves and loads that the daemon copies */
+    struct list events;         /* that they have waited for: gate.h */
     struct copier_queue copies; /* their chunks */
     uint32_t n_loads;           /* of the transfers */
     uint32_t n_pieces;

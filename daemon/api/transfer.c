@@ -33,6 +33,7 @@ struct transfer *transfer_make(struct session *s, enum copier_way way, uint32_t 
 
 void transfer_release(struct transfer *t)
 {
+    gate_forget(&t->gate);
     for (uint32_t i = 0; i < t->n_memories; i++)
         memory_unuse(t->memories[i]);
     list_remove(&t->link);
@@ -62,8 +63,45 @@ static void end_chunk(struct transfer_chunk *chunk, kvc_status status)
         t->status = status;
 }
 
+kvc_status transfer_check_event(const struct session *s, struct bytes event, bool by_daemon,
+                                struct refusal *why)
+{
+    if (event.len == 0)
+        return KVC_OK;
+    if (s->api->config.device->lending == NULL)
+        return refuse(why, KVC_E_UNSUPPORTED, "no event can be waited for", "event");
+    if (event.len != DEVICE_HANDLE_BYTES)
+        return refuse(why, KVC_E_INVALID, "not 64 bytes", "event");
+    if (!by_daemon)
+        return refuse(why, KVC_E_INVALID, "of something that the daemon does not copy", "event");
+    return KVC_OK;
+}
+
+kvc_status transfer_take_event(struct transfer *t, struct bytes event, struct refusal *why)
+{
+    kvc_status status;
+
+    if (event.len == 0)
+        return KVC_OK;
+    status = gate_prepare(t->session, event.data, &t->gate);
+    return status == KVC_OK
+               ? KVC_OK
+               : refuse(why, status, "no room for another event to wait for", "event");
+}
+
+/* None of its chunks has begun, and none will. */
+static void end_all(struct transfer *t, kvc_status status)
+{
+    gate_forget(&t->gate);
+    for (uint32_t i = 0; i < t->n_chunks; i++)
+        if (t->chunks[i].state == CHUNK_WAITS)
+            end_chunk(&t->chunks[i], status);
+}
+
 void transfer_drop_waiting(struct transfer *t)
 {
+    if (t->gate.event != NULL)
+        end_all(t, KVC_E_CANCELLED);
     for (uint32_t i = 0; i < t->n_chunks; i++)
         if (t->chunks[i].state == CHUNK_STARTED &&
             copier_drop(t->session->api->config.copier, &t->chunks[i].job))
@@ -110,16 +148,13 @@ static void chunk_copied(struct copier_job *job, kvc_status status)
     transfer_settle(t);
 }
 
-void transfer_start_chunks(struct transfer *t)
+static void start_copies(struct transfer *t)
 {
     struct session *s = t->session;
 
-    list_push_back(&s->transfers, &t->link);
-    t->n_left = t->n_chunks;
     for (uint32_t i = 0; i < t->n_chunks; i++) {
         struct transfer_chunk *chunk = &t->chunks[i];
 
-        chunk->transfer = t;
         chunk->state = CHUNK_STARTED;
         chunk->job.way = t->way;
         chunk->job.blocks = t->blocks + chunk->first;
@@ -127,6 +162,38 @@ void transfer_start_chunks(struct transfer *t)
         chunk->job.done = chunk_copied;
         copier_start(s->api->config.copier, &s->copies, &chunk->job);
     }
+}
+
+static void fail(struct transfer *t, kvc_status status)
+{
+    end_all(t, status);
+    if (t->way == COPIER_GATHER)
+        transfer_cancel_save(t->session, t->save_id);
+    else
+        transfer_settle(t);
+}
+
+static void event_passed(struct gate_wait *wait, kvc_status status)
+{
+    struct transfer *t = container_of(wait, struct transfer, gate);
+
+    if (status == KVC_OK)
+        start_copies(t);
+    else
+        fail(t, status);
+}
+
+void transfer_start_chunks(struct transfer *t)
+{
+    list_push_back(&t->session->transfers, &t->link);
+    t->n_left = t->n_chunks;
+    for (uint32_t i = 0; i < t->n_chunks; i++)
+        t->chunks[i].transfer = t;
+    t->gate.passed = event_passed;
+    if (t->gate.event != NULL)
+        gate_wait(&t->gate);
+    else
+        start_copies(t);
 }
 
 void transfer_forget_session(struct session *s)

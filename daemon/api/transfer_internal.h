@@ -2,6 +2,7 @@
 #ifndef KVC_API_TRANSFER_INTERNAL_H
 #define KVC_API_TRANSFER_INTERNAL_H
 
+#include "daemon/api/gate.h"
 #include "daemon/api/transfer.h"
 
 enum chunk_state { CHUNK_WAITS, CHUNK_STARTED, CHUNK_ENDED };
@@ -33,6 +34,8 @@ struct transfer {
     uint32_t n_memories;
     struct memory *memories[KVC_ENTRIES_MAX]; /* each once a use */
 
+    struct gate_wait gate; /* nothing begins before it has passed */
+
     struct save *save;
     uint64_t save_id;
     uint32_t first_chunk; /* of the save's, as the store counts them */
@@ -52,6 +55,9 @@ struct transfer {
 struct transfer *transfer_make(struct session *session, enum copier_way way, uint32_t n_blocks,
                                uint32_t n_chunks);
 void transfer_release(struct transfer *transfer);
+/* The event of the request, which was checked; none is fine. */
+kvc_status transfer_take_event(struct transfer *transfer, struct bytes event,
+                               struct refusal *why);
 
 /* The chunks that are there; afterwards it ends by itself. */
 void transfer_start_chunks(struct transfer *transfer);
