@@ -31,6 +31,12 @@ kvc_status client_enter(kvc_client *client)
     return client->rpc.broken;
 }
 
+kvc_status client_refuse_stream(kvc_client *client, kvc_status status)
+{
+    return rpc_fail(&client->rpc, status, "stream", "%s",
+                    status == KVC_E_BUSY ? "it is being captured" : "it cannot be used");
+}
+
 kvc_status client_distrust(kvc_client *client, const char *field, const char *detail)
 {
     return rpc_break(&client->rpc, KVC_E_PROTOCOL, field, "%s", detail);

@@ -29,9 +29,10 @@
 struct lent {
     uint64_t region; /* the daemon's number, of this session */
     uint32_t n_pieces, n_slices, n_blocks;
-    int *fds;
+    bool on_gpu;
+    int *fds;                   /* of memfds; others are exported when they are sent */
     uint64_t *bytes, *offsets;  /* of the pieces, in their memfds */
-    uint64_t *devices, *inodes; /* of the memfds */
+    uint64_t *devices, *inodes; /* of the memfds; on a GPU: the address, and whether it is legacy */
     uint32_t *slice_pieces;
     uint64_t *slice_offsets, *slice_strides; /* in the pieces */
 };
@@ -159,6 +160,9 @@ kvc_status client_distrust(kvc_client *client, const char *field, const char *de
 #define client_distrust(...) ((client_distrust)(__VA_ARGS__), KVC_E_PROTOCOL)
 #endif
 
+/* A stream that begin or share_event of the device does not take. Returns the status. */
+kvc_status client_refuse_stream(kvc_client *client, kvc_status status);
+
 /* Parts: part.c. */
 struct part *part_of(kvc_client *client, kvc_part handle); /* NULL: no such part */
 /* Announces one again. KVC_E_NO_DEVICE when its memory is not of the kind that the daemon's is. */
@@ -176,6 +180,21 @@ kvc_status lend_announce(kvc_client *client, const struct part *part);
 kvc_status lend_drop(kvc_client *client, const struct part *part);
 bool lend_equal(const struct lent *a, const struct lent *b); /* NULL: none */
 void lend_free(struct lent *lent);
+struct lent *lend_allocate(uint32_t n_pieces, uint32_t n_slices); /* NULL: out of memory */
+/* The same of a GPU's memory: lend_cuda.c. */
+kvc_status lend_make_cuda(kvc_client *client, const kvc_part_desc *desc, struct lent **lent);
+/* A packet's worth of pieces: kinds as the protocol numbers them, in order. */
+struct lend_batch {
+    uint8_t kinds[KVC_WIRE_FDS_MAX];
+    uint32_t n_fds, n_handles;
+    int fds[KVC_WIRE_FDS_MAX]; /* the caller's to close, also after a failure */
+    uint8_t handles[KVC_WIRE_FDS_MAX * CODEC_HANDLE_BYTES];
+};
+#define LEND_MEMFD       1
+#define LEND_CUDA_FD     2
+#define LEND_CUDA_HANDLE 3
+kvc_status lend_export_cuda(kvc_client *client, const struct lent *lent, uint32_t at, uint32_t n,
+                            struct lend_batch *batch);
 bool lend_any(const kvc_client *client);
 
 /* A save whose keys all have a block: save.c. */

@@ -132,6 +132,8 @@ bool codec_get_adopt_reply(struct codec_scratch *scratch, const struct wire_pack
 
 /* Copies: codec_copy.c. */
 
+#define CODEC_HANDLE_BYTES 64u /* of memory and of events of a GPU's driver */
+
 struct codec_load {
     uint64_t lease;
     uint32_t part, epoch, first, count;
@@ -139,6 +141,7 @@ struct codec_load {
     uint64_t region;                /* 0: the worker copies */
     const uint32_t *blocks;         /* count, for the daemon */
     const uint64_t *sums;           /* count, for the daemon, or NULL */
+    const uint8_t *event;           /* CODEC_HANDLE_BYTES, for the daemon, or NULL */
 };
 kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *len);
 struct codec_load_reply {
@@ -170,9 +173,13 @@ struct codec_save_entry {
     uint64_t region;                /* 0: the worker copies */
     const uint32_t *blocks;         /* n_keys, for the daemon */
 };
-/* save: of which these are more slices; 0: a new one. */
-kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_entries, uint64_t save,
-                          bool checksums, bool notify, uint8_t *body, size_t *len);
+struct codec_save {
+    uint64_t save; /* of which these are more slices; 0: a new one */
+    bool checksums, notify;
+    const uint8_t *event; /* CODEC_HANDLE_BYTES, for the daemon, or NULL */
+};
+kvc_status codec_put_save(const struct codec_save *save, const struct codec_save_entry *entries,
+                          uint32_t n_entries, uint8_t *body, size_t *len);
 struct codec_save_entry_reply {
     uint32_t n_states, n_assigned;
     const uint8_t *states;
@@ -215,9 +222,14 @@ struct codec_region {
     const uint64_t *slice_offsets, *slice_strides;
 };
 kvc_status codec_put_region_begin(const struct codec_region *region, uint8_t *body, size_t *len);
-/* n memfds, at most KVC_WIRE_FDS_MAX. */
-kvc_status codec_put_region_part(uint64_t region, const uint64_t *bytes, const uint64_t *offsets,
-                                 uint32_t n, uint8_t *body, size_t *len);
+struct codec_pieces {
+    uint32_t n, n_handles; /* n <= KVC_WIRE_FDS_MAX */
+    const uint8_t *kinds;  /* MemoryKind */
+    const uint64_t *bytes, *offsets;
+    const uint8_t *handles; /* CODEC_HANDLE_BYTES each */
+};
+kvc_status codec_put_region_part(uint64_t region, const struct codec_pieces *pieces, uint8_t *body,
+                                 size_t *len);
 /* Of REGION_END, REGION_DROP, SUSPEND and RESUME. */
 kvc_status codec_put_region(uint64_t region, uint8_t *body, size_t *len);
 bool codec_get_region_reply(struct codec_scratch *scratch, const struct wire_packet *packet,

@@ -17,6 +17,7 @@ kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *
     message.region = load->region;
     message.n_blocks = load->region != 0 ? load->count : 0;
     message.blocks = (uint32_t *)load->blocks;
+    message.event = codec_bytes(load->event, load->event != NULL ? CODEC_HANDLE_BYTES : 0);
     message.n_sums = load->sums != NULL ? load->count : 0;
     message.sums = (uint64_t *)load->sums;
     return codec_pack_body(&message.base, body, len);
@@ -62,8 +63,8 @@ kvc_status codec_put_report(const struct codec_report *report, uint8_t *body, si
     return codec_pack_body(&message.base, body, len);
 }
 
-kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_entries, uint64_t save,
-                          bool checksums, bool notify, uint8_t *body, size_t *len)
+kvc_status codec_put_save(const struct codec_save *save, const struct codec_save_entry *entries,
+                          uint32_t n_entries, uint8_t *body, size_t *len)
 {
     Kvcache__Save message = KVCACHE__SAVE__INIT;
     Kvcache__SaveEntry list[KVC_ENTRIES_MAX], *pointers[KVC_ENTRIES_MAX];
@@ -82,9 +83,10 @@ kvc_status codec_put_save(const struct codec_save_entry *entries, uint32_t n_ent
     }
     message.n_entries = n_entries;
     message.entries = pointers;
-    message.save = save;
-    message.checksums = checksums;
-    message.notify = notify;
+    message.save = save->save;
+    message.checksums = save->checksums;
+    message.notify = save->notify;
+    message.event = codec_bytes(save->event, save->event != NULL ? CODEC_HANDLE_BYTES : 0);
     return codec_pack_body(&message.base, body, len);
 }
 

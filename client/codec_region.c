@@ -15,19 +15,18 @@ kvc_status codec_put_region_begin(const struct codec_region *region, uint8_t *bo
     return codec_pack_body(&message.base, body, len);
 }
 
-kvc_status codec_put_region_part(uint64_t region, const uint64_t *bytes, const uint64_t *offsets,
-                                 uint32_t n, uint8_t *body, size_t *len)
+kvc_status codec_put_region_part(uint64_t region, const struct codec_pieces *pieces, uint8_t *body,
+                                 size_t *len)
 {
     Kvcache__RegionPart message = KVCACHE__REGION_PART__INIT;
-    uint8_t kinds[KVC_WIRE_FDS_MAX];
 
-    for (uint32_t i = 0; i < n; i++)
-        kinds[i] = KVCACHE__MEMORY_KIND__MEMORY_MEMFD;
     message.region = region;
-    message.kinds = codec_bytes(kinds, n);
-    message.n_piece_bytes = message.n_piece_offsets = n;
-    message.piece_bytes = (uint64_t *)bytes;
-    message.piece_offsets = (uint64_t *)offsets;
+    message.kinds = codec_bytes(pieces->kinds, pieces->n);
+    message.n_piece_bytes = message.n_piece_offsets = pieces->n;
+    message.piece_bytes = (uint64_t *)pieces->bytes;
+    message.piece_offsets = (uint64_t *)pieces->offsets;
+    message.handles =
+        codec_bytes(pieces->handles, (size_t)pieces->n_handles * CODEC_HANDLE_BYTES);
     return codec_pack_body(&message.base, body, len);
 }
 

@@ -120,6 +120,20 @@ static void end(struct cuda *cuda, void *stream)
     cuda_leave(cuda);
 }
 
+static kvc_status share_event(struct cuda *cuda, void *stream, uint8_t *handle,
+                              const uint8_t **event)
+{
+    kvc_status status = begin(cuda, stream);
+
+    if (status != KVC_OK)
+        return status;
+    status = cuda_share_event(cuda, lane_of(cuda, stream), stream, handle);
+    end(cuda, stream);
+    if (status == KVC_OK)
+        *event = handle;
+    return status;
+}
+
 static bool touches_host(const struct cuda *cuda, const struct pack_job *job)
 {
     for (uint32_t i = 0; i < job->n_blocks; i++)
@@ -253,6 +267,7 @@ const struct copy_ops copy_cuda = {
     .scatter = scatter,
     .prove = prove,
     .settle = settle,
+    .share_event = share_event,
     .cells_make = cells_make,
     .cells_free = cells_free,
     .mark_make = mark_make,

@@ -101,6 +101,16 @@ static kvc_status host_mark_passed(struct cuda *cuda, void *mark)
     return KVC_OK;
 }
 
+static kvc_status host_share_event(struct cuda *cuda, void *stream, uint8_t *handle,
+                                   const uint8_t **event)
+{
+    (void)cuda;
+    (void)stream;
+    (void)handle;
+    *event = NULL;
+    return KVC_OK;
+}
+
 const struct copy_ops copy_host = {
     .name = "host",
     .part_open = host_part_open,
@@ -111,6 +121,7 @@ const struct copy_ops copy_host = {
     .scatter = host_scatter,
     .prove = host_prove,
     .settle = host_settle,
+    .share_event = host_share_event,
     .cells_make = host_cells_make,
     .cells_free = host_cells_free,
     .mark_make = host_mark_make,

@@ -26,6 +26,8 @@ struct cuda_lane {
     void *event; /* behind the last call on the stream */
     uint64_t scratch;
     uint64_t last_use;
+    void *shared; /* the event that the daemon waits for; NULL until it is asked to */
+    struct cuda_ipc handle;
 };
 
 struct cuda {
@@ -61,6 +63,21 @@ kvc_status cuda_map(struct cuda *cuda, uint8_t *at, uint64_t bytes, int fd, bool
 void cuda_unmap(struct cuda *cuda, uint8_t *at, uint64_t bytes);
 kvc_status cuda_register(struct cuda *cuda, uint8_t *at, uint64_t bytes, bool writable);
 void cuda_unregister(struct cuda *cuda, uint8_t *at);
+
+/* Memory that the daemon may copy from and to: an allocation, or a mapped piece of one. */
+struct cuda_piece {
+    uint64_t at, bytes;
+    bool legacy; /* an allocation that has a handle and no descriptor */
+};
+/* The one that an address lies in; why: a sentence. cuda_lend.c, as is what follows. */
+kvc_status cuda_find_piece(const struct cuda *cuda, uint64_t address, struct cuda_piece *piece,
+                           const char **why);
+/* A descriptor, the caller's, or -1 and a handle. KVC_E_UNSUPPORTED: it is not to be shared. */
+kvc_status cuda_export(const struct cuda *cuda, uint64_t at, bool legacy, int *fd,
+                       uint8_t handle[CUDA_IPC_BYTES]);
+/* Records an event of the lane's on the stream, which other processes know by the handle. */
+kvc_status cuda_share_event(const struct cuda *cuda, struct cuda_lane *lane, void *stream,
+                            uint8_t handle[CUDA_IPC_BYTES]);
 
 /* Whether kernels on this GPU may touch what is at the address; why not, in words, or NULL. */
 const char *cuda_judge(const struct cuda *cuda, const void *address);

@@ -46,7 +46,7 @@ static bool find_memory(const kvc_part_desc *desc, const kvc_slice *slice, uint3
     return false;
 }
 
-static struct lent *allocate(uint32_t n_pieces, uint32_t n_slices)
+struct lent *lend_allocate(uint32_t n_pieces, uint32_t n_slices)
 {
     const size_t words = 4ul * n_pieces + 2ul * n_slices, halves = n_pieces + n_slices;
     struct lent *lent =
@@ -135,12 +135,17 @@ static kvc_status add_pieces(kvc_client *client, struct lent *lent, const kvc_pa
 
 static kvc_status check_desc(kvc_client *client, const kvc_part_desc *desc)
 {
-    kvc_status status = KVC_OK;
-
     if (!role_copies(client->role))
         return rpc_fail(&client->rpc, KVC_E_DENIED, "copy", "a role that copies nothing");
     if (desc->n_blocks == 0)
         return rpc_fail(&client->rpc, KVC_E_INVALID, "n_blocks", "none");
+    return KVC_OK;
+}
+
+static kvc_status check_memories(kvc_client *client, const kvc_part_desc *desc)
+{
+    kvc_status status = KVC_OK;
+
     if (desc->memories == NULL || desc->n_memories == 0)
         return rpc_fail(&client->rpc, KVC_E_INVALID, "memories", "none");
     if (desc->n_memories > KVC_SESSION_PIECES_MAX)
@@ -165,7 +170,12 @@ kvc_status lend_make(kvc_client *client, const kvc_part_desc *desc, struct lent 
 
     if (status != KVC_OK)
         return status;
-    lent = allocate(desc->n_memories, desc->n_slices);
+    if (client->copy == &copy_cuda)
+        return lend_make_cuda(client, desc, ret);
+    status = check_memories(client, desc);
+    if (status != KVC_OK)
+        return status;
+    lent = lend_allocate(desc->n_memories, desc->n_slices);
     if (lent == NULL)
         return rpc_fail(&client->rpc, KVC_E_NO_MEMORY, NULL, "no memory for a part");
     lent->n_blocks = desc->n_blocks;
@@ -183,7 +193,8 @@ void lend_free(struct lent *lent)
     if (lent == NULL)
         return;
     for (uint32_t i = 0; i < lent->n_pieces; i++)
-        close(lent->fds[i]);
+        if (lent->fds[i] >= 0)
+            close(lent->fds[i]);
     free(lent);
 }
 
@@ -196,7 +207,7 @@ bool lend_equal(const struct lent *a, const struct lent *b)
 {
     if (a == NULL || b == NULL)
         return a == b;
-    return a->n_pieces == b->n_pieces && a->n_slices == b->n_slices && a->n_blocks == b->n_blocks &&
+    return a->on_gpu == b->on_gpu && a->n_pieces == b->n_pieces && a->n_slices == b->n_slices && a->n_blocks == b->n_blocks &&
            same(a->bytes, b->bytes, a->n_pieces, sizeof(*a->bytes)) &&
            same(a->offsets, b->offsets, a->n_pieces, sizeof(*a->offsets)) &&
            same(a->devices, b->devices, a->n_pieces, sizeof(*a->devices)) &&
@@ -229,25 +240,56 @@ static kvc_status ask(kvc_client *client, uint16_t type, kvc_status packed, size
     return KVC_OK;
 }
 
+static kvc_status fill_batch(kvc_client *client, const struct lent *lent, uint32_t at, uint32_t n,
+                             struct lend_batch *batch)
+{
+    if (lent->on_gpu)
+        return lend_export_cuda(client, lent, at, n, batch);
+    memset(batch->kinds, LEND_MEMFD, n);
+    memcpy(batch->fds, lent->fds + at, n * sizeof(*batch->fds));
+    batch->n_fds = n;
+    batch->n_handles = 0;
+    return KVC_OK;
+}
+
+static kvc_status send_batch(kvc_client *client, const struct lent *lent, uint64_t region,
+                             uint32_t at, uint32_t n, uint64_t deadline_us)
+{
+    struct lend_batch batch;
+    struct codec_pieces pieces = {
+        .n = n,
+        .kinds = batch.kinds,
+        .bytes = lent->bytes + at,
+        .offsets = lent->offsets + at,
+        .handles = batch.handles,
+    };
+    struct wire_packet reply;
+    size_t len = 0;
+    kvc_status status = fill_batch(client, lent, at, n, &batch);
+
+    pieces.n_handles = batch.n_handles;
+    if (status == KVC_OK)
+        status = codec_put_region_part(region, &pieces, client->rpc.body, &len);
+    if (status == KVC_OK)
+        status = rpc_call_fds(&client->rpc, WIRE_REGION_PART, client->rpc.body, len, batch.fds,
+                              batch.n_fds, deadline_us, &reply);
+    for (uint32_t i = 0; i < batch.n_fds && lent->on_gpu; i++)
+        close(batch.fds[i]);
+    if (status == KVC_OK && reply.n_fds > 0) {
+        wire_close_fds(&reply);
+        status = client_distrust(client, "fds", "descriptors came with a reply that has none");
+    }
+    return status;
+}
+
 static kvc_status send_pieces(kvc_client *client, const struct lent *lent, uint64_t region)
 {
     const uint64_t deadline_us = rpc_deadline_us(client->connect_ms);
     kvc_status status = KVC_OK;
 
     for (uint32_t at = 0, n; at < lent->n_pieces && status == KVC_OK; at += n) {
-        struct wire_packet reply;
-        size_t len = 0;
-
         n = lent->n_pieces - at < KVC_WIRE_FDS_MAX ? lent->n_pieces - at : KVC_WIRE_FDS_MAX;
-        status = codec_put_region_part(region, lent->bytes + at, lent->offsets + at, n,
-                                       client->rpc.body, &len);
-        if (status == KVC_OK)
-            status = rpc_call_fds(&client->rpc, WIRE_REGION_PART, client->rpc.body, len,
-                                  lent->fds + at, n, deadline_us, &reply);
-        if (status == KVC_OK && reply.n_fds > 0) {
-            wire_close_fds(&reply);
-            status = client_distrust(client, "fds", "descriptors came with a reply that has none");
-        }
+        status = send_batch(client, lent, region, at, n, deadline_us);
     }
     return status;
 }

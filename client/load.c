@@ -236,8 +236,7 @@ static kvc_status load_pieces(kvc_client *client, const kvc_load_args *args, str
     uint32_t pieces = 0, n;
 
     if (status != KVC_OK)
-        return rpc_fail(&client->rpc, status, "stream", "%s",
-                        status == KVC_E_BUSY ? "it is being captured" : "it cannot be used");
+        return client_refuse_stream(client, status);
     for (uint32_t at = 0; status == KVC_OK && (n = next_run(client, args, &at)) > 0; at += n) {
         struct piece piece = {
             .part = part,

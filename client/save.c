@@ -149,6 +149,9 @@ static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
 {
     const kvc_save_args *args = saving->args;
     struct codec_save_entry entries[KVC_ENTRIES_MAX];
+    uint8_t handle[CODEC_HANDLE_BYTES];
+    struct codec_save request = {
+        .save = args->more_of, .checksums = !args->no_checksums, .notify = save != NULL};
     struct call call = {.type = WIRE_SAVE};
     struct wire_packet packet;
     kvc_status status;
@@ -164,8 +167,12 @@ static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
             .region = saving->by_daemon ? saving->parts[i]->lent->region : 0,
             .blocks = args->entries[i].blocks,
         };
-    status = codec_put_save(entries, args->n_entries, args->more_of, !args->no_checksums,
-                            save != NULL, client->rpc.body, &call.len);
+    if (saving->by_daemon) {
+        status = client->copy->share_event(client->cuda, args->stream, handle, &request.event);
+        if (status != KVC_OK)
+            return client_refuse_stream(client, status);
+    }
+    status = codec_put_save(&request, entries, args->n_entries, client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->save_ms, &packet);
     if (status == KVC_E_DEADLINE && saving->by_daemon)
         abort_by_daemon(client, saving, call.seq, save);
@@ -390,8 +397,7 @@ static kvc_status save_keys(kvc_client *client, struct saving *saving, uint64_t 
     kvc_status status = client->copy->begin(client->cuda, saving->args->stream);
 
     if (status != KVC_OK)
-        return rpc_fail(&client->rpc, status, "stream", "%s",
-                        status == KVC_E_BUSY ? "it is being captured" : "it cannot be used");
+        return client_refuse_stream(client, status);
     status = ask_and_check(client, saving, save);
     if (status == KVC_OK)
         status = copy_all(client, saving);

@@ -91,6 +91,7 @@
 #define KVC_SESSION_REGIONS_MAX 64u
 #define KVC_SESSION_LOADS_MAX   256u /* loads by the daemon that have not ended */
 #define KVC_SESSION_PIECES_MAX  1024u     /* pieces of all regions of a session */
+#define KVC_SESSION_GPU_PIECES_MAX 16384u /* the same on a GPU, for 320 GiB in pieces of 20 MiB */
 #define KVC_PIECES_MAX          16384u    /* ... of all sessions: a quarter of Linux's mappings */
 #define KVC_REGION_BLOCKS_MAX   (1u << 24)
 

@@ -153,6 +153,8 @@ static kvc_status check_begin(const struct session *s, const struct msg_region_b
     const struct memory *m;
 
     const struct device *device = s->api->config.device;
+    const uint32_t max =
+        device->lending != NULL ? KVC_SESSION_GPU_PIECES_MAX : KVC_SESSION_PIECES_MAX;
 
     if (device->gpu->gather == NULL && device->lending == NULL)
         return refuse(why, KVC_E_UNSUPPORTED, "this daemon was built without nvcc", "%s", "");
@@ -170,9 +172,9 @@ static kvc_status check_begin(const struct session *s, const struct msg_region_b
         return refuse(why, KVC_E_INVALID, "not one a slice", "slice_strides");
     if (list_length(&s->memories) >= KVC_SESSION_REGIONS_MAX)
         return refuse(why, KVC_E_LIMIT, "more regions than a session may have", "%s", "");
-    if (b->pieces > KVC_SESSION_PIECES_MAX - s->n_pieces)
+    if (b->pieces > max - s->n_pieces)
         return refuse(why, KVC_E_LIMIT, "more pieces than a session may have", "pieces");
-    if (b->pieces > KVC_PIECES_MAX - s->api->n_pieces)
+    if (device->lending == NULL && b->pieces > KVC_PIECES_MAX - s->api->n_pieces)
         return refuse(why, KVC_E_NO_ROOM, "the daemon maps no more pieces", "pieces");
     list_for_each(m, &s->memories, link)
         if (m->part == b->part && m->state != MEMORY_DROPPED && b->generation < m->generation)

@@ -34,7 +34,7 @@ static kvc_status check_shape(const struct region_shape *shape, struct region_re
         return region_refuse(why, KVC_E_LIMIT, "blocks", -1, "more blocks than a region may have");
     if (shape->n_pieces == 0)
         return region_refuse(why, KVC_E_INVALID, "pieces", -1, "a region has at least one piece");
-    if (shape->n_pieces > KVC_SESSION_PIECES_MAX)
+    if (shape->n_pieces > KVC_SESSION_GPU_PIECES_MAX)
         return region_refuse(why, KVC_E_LIMIT, "pieces", -1, "more pieces than a session may have");
     for (uint32_t i = 0; i < shape->n_slices; i++) {
         if (shape->slice_pieces[i] >= shape->n_pieces)

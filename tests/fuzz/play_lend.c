@@ -169,7 +169,11 @@ static void act_save(struct play *p)
     uint32_t how = fuzz_u8(&p->in), n = how & 16 ? 2 : 1;
     struct codec_save_entry entries[2];
     uint32_t blocks[2][16];
-    uint64_t save = how & 8 ? play_or_any(p, p->names.save) : 0;
+    const struct codec_save save = {
+        .save = how & 8 ? play_or_any(p, p->names.save) : 0,
+        .checksums = how & 1,
+        .notify = how & 2,
+    };
     size_t len;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -187,8 +191,7 @@ static void act_save(struct play *p)
         };
         put_blocks(p, blocks[i], entries[i].n_keys);
     }
-    play_send(p, WIRE_SAVE, codec_put_save(entries, n, save, how & 1, how & 2, play_body, &len),
-              &len);
+    play_send(p, WIRE_SAVE, codec_put_save(&save, entries, n, play_body, &len), &len);
 }
 
 /* how: 1 by slices, 2 sums, 4 the worker copies */

@@ -107,6 +107,7 @@ void play_save(struct play *p)
 {
     static uint8_t keys[4][64 * KVC_KEY_BYTES];
     uint32_t how = fuzz_u8(&p->in), n = 1 + (how >> 2) % 4;
+    const struct codec_save save = {.checksums = how & 1, .notify = how & 2};
     struct codec_save_entry entries[4];
     size_t len;
 
@@ -117,7 +118,7 @@ void play_save(struct play *p)
             .keys = keys[i],
             .n_keys = play_keys(p, keys[i], 64),
         };
-    play_send(p, WIRE_SAVE, codec_put_save(entries, n, 0, how & 1, how & 2, play_body, &len), &len);
+    play_send(p, WIRE_SAVE, codec_put_save(&save, entries, n, play_body, &len), &len);
 }
 
 void play_abort(struct play *p)

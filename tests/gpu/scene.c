@@ -231,7 +231,7 @@ void scene_settled(const struct scene_daemon *d)
 
 // Workers.
 
-static void register_part(struct worker *w)
+void worker_register_as(struct worker *w, uint8_t name)
 {
     kvc_slice slices[SCENE_SLICES];
     kvc_part_desc desc = {
@@ -240,9 +240,10 @@ static void register_part(struct worker *w)
         .slices = slices,
         .n_slices = SCENE_SLICES,
         .n_blocks = w->n_blocks,
+        .copy = w->by_daemon ? KVC_COPY_DAEMON : KVC_COPY_WORKER,
     };
 
-    memset(desc.namespace_digest, 7, sizeof(desc.namespace_digest));
+    memset(desc.namespace_digest, name, sizeof(desc.namespace_digest));
     for (uint32_t i = 0; i < SCENE_SLICES; i++)
         slices[i] = (kvc_slice){
             .base = (void *)(uintptr_t)(w->memory + (uint64_t)i * w->n_blocks * SCENE_SLICE_BYTES),
@@ -301,10 +302,15 @@ void worker_open_with(struct worker *w, const struct scene_daemon *d,
                       const struct worker_options *options)
 {
     const kvc_options connect = {
-        .socket = d->socket, .role = options->role, .connect_ms = SCENE_MS, .save_ms = 1000};
+        .socket = d->socket,
+        .role = options->role,
+        .connect_ms = SCENE_MS,
+        .save_ms = 1000,
+        .load_ms = SCENE_MS,
+    };
     kvc_status status;
 
-    *w = (struct worker){.n_blocks = options->n_blocks};
+    *w = (struct worker){.n_blocks = options->n_blocks, .by_daemon = options->by_daemon};
     open_gpu(w, options);
     status = kvc_connect(&connect, &w->client);
     if (status == KVC_E_UNSUPPORTED)
@@ -312,7 +318,7 @@ void worker_open_with(struct worker *w, const struct scene_daemon *d,
     if (status != KVC_OK)
         fprintf(stderr, "cannot connect: %s\n", kvc_text(status));
     CHECK(status == KVC_OK && strcmp(kvc_device(w->client), "cuda") == 0);
-    register_part(w);
+    worker_register_as(w, 7);
 }
 
 void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, uint32_t n_blocks)
@@ -408,6 +414,23 @@ void worker_fill(struct worker *w, uint32_t first_key, uint32_t n)
         for (uint32_t s = 0; s < SCENE_SLICES; s++)
             fill_slice(slice_of(w, b, s), first_key + b, s);
     to_device(w);
+}
+
+uint64_t worker_fill_prepare(struct worker *w, uint32_t first_key, uint32_t n)
+{
+    const size_t bytes = (size_t)w->n_blocks * SCENE_BLOCK_BYTES;
+    uint64_t prepared = 0;
+
+    worker_fill(w, first_key, n);
+    CUDA(w, memory_alloc(&prepared, bytes));
+    CUDA(w, copy_async(prepared, w->memory, bytes, w->stream));
+    worker_poison(w);
+    return prepared;
+}
+
+void worker_fill_enqueue(struct worker *w, uint64_t prepared)
+{
+    CUDA(w, copy_async(w->memory, prepared, (size_t)w->n_blocks * SCENE_BLOCK_BYTES, w->stream));
 }
 
 void worker_poison(struct worker *w)

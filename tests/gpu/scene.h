@@ -60,6 +60,7 @@ struct worker {
     void *hold; // the kernel of worker_hold, once it was needed
     uint32_t n_blocks;
     bool mapped;     // memory is made of pieces
+    bool by_daemon;
     uint64_t memory; // n_blocks x SCENE_BLOCK_BYTES per slice, slice by slice
     uint8_t *mirror; // on the host
     kvc_client *client;
@@ -72,11 +73,14 @@ struct worker_options {
     uint32_t n_blocks;
     int ordinal; // of its GPU
     bool mapped; // its KV cache is made of mapped pieces, which is what torch's segments are
+    bool by_daemon; // the daemon copies
 };
 
 // In a process that has not used CUDA yet. Waives the test where there is no such GPU.
 void worker_open_with(struct worker *w, const struct scene_daemon *d,
                       const struct worker_options *options);
+// Makes w->part one of another namespace, in the same memory.
+void worker_register_as(struct worker *w, uint8_t name);
 void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, uint32_t n_blocks);
 void worker_close(struct worker *w);
 void worker_sync(struct worker *w);
@@ -85,6 +89,10 @@ void worker_hold(struct worker *w, uint64_t us);
 
 // What a key's block holds follows from the key and this run's seed.
 void worker_fill(struct worker *w, uint32_t first_key, uint32_t n);
+// The same as the work of the worker's stream, behind what is on it; the cache is poisoned before.
+// prepare makes the bytes, enqueue puts the copy on the stream.
+uint64_t worker_fill_prepare(struct worker *w, uint32_t first_key, uint32_t n);
+void worker_fill_enqueue(struct worker *w, uint64_t prepared);
 void worker_poison(struct worker *w);
 // Blocks 0 .. n - 1 on the device hold keys first_key ..; how many of them do not.
 uint32_t worker_wrong(struct worker *w, uint32_t first_key, uint32_t n);
