@@ -8,15 +8,7 @@
 #include "daemon/base/mem.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
-
-/* What a lookup found, counted from the lookup's offset. */
-struct found {
-    uint32_t n;     /* blocks in each list: what every full part has */
-    bool more;      /* every full part has all keys, and more of them will come */
-    uint32_t count; /* of the whole prefix, offset included: for which every part's rule holds */
-    uint32_t needed[KVC_PARTS_MAX];
-    uint32_t *blocks[KVC_PARTS_MAX]; /* BLOCK_NONE: not there, or not needed */
-};
+#include "daemon/store/prefix.h"
 
 static kvc_status check_parts(const struct owner *owner, const struct store_lookup *req,
                               struct refusal *why)
@@ -87,103 +79,10 @@ static kvc_status find_target(struct owner *owner, const struct store_lookup *re
     return KVC_OK;
 }
 
-static bool is_no_hit(void *arg, uint32_t id)
-{
-    return id == BLOCK_NONE || blocks_get(arg, id)->state != BLOCK_READY;
-}
-
-static bool go_on(void *arg, uint32_t id)
-{
-    (void)arg, (void)id;
-    return false;
-}
-
-/* Blocks that are there, without a gap, in front of the lookup's offset; as far as it matters. */
-static uint32_t run_before(const struct lease *lease, uint32_t p, uint32_t offset)
-{
-    uint32_t end = offset < lease->parts[p].needed ? offset : lease->parts[p].needed, run = 0;
-
-    while (run < end && lease->parts[p].blocks[offset - run - 1] != BLOCK_NONE)
-        run++;
-    return run;
-}
-
-/* What the lists of parts with other rules have, as far as the full ones reach. */
-static void find_others(const struct store *store, const struct store_lookup *req,
-                        struct found *found)
-{
-    for (uint32_t p = 0; p < req->n_parts; p++) {
-        if (found->needed[p] == UINT32_MAX)
-            continue;
-        blocks_find_run(store->blocks, req->parts[p].part, req->parts[p].keys, found->n, go_on,
-                        NULL, found->blocks[p]);
-        for (uint32_t i = 0; i < found->n; i++)
-            if (is_no_hit(store->blocks, found->blocks[p][i]))
-                found->blocks[p][i] = BLOCK_NONE;
-    }
-}
-
-/* The longest prefix whose end has enough blocks in front of it in every part. */
-static void find_boundary(const struct store_lookup *req, const struct lease *lease,
-                          struct found *found)
-{
-    uint32_t run[KVC_PARTS_MAX] = {0};
-
-    found->count = lease && req->offset > 0 ? lease->count : 0;
-    if (found->count > req->offset)
-        found->count = req->offset;
-    for (uint32_t p = 0; p < req->n_parts && req->offset > 0; p++)
-        if (found->needed[p] != UINT32_MAX)
-            run[p] = run_before(lease, p, req->offset);
-    for (uint32_t n = 1; n <= found->n; n++) {
-        uint32_t end = req->offset + n;
-        bool holds = true;
-
-        for (uint32_t p = 0; p < req->n_parts; p++) {
-            if (found->needed[p] == UINT32_MAX)
-                continue;
-            run[p] = found->blocks[p][n - 1] != BLOCK_NONE ? run[p] + 1 : 0;
-            holds = holds && run[p] >= (found->needed[p] < end ? found->needed[p] : end);
-        }
-        if (holds)
-            found->count = end;
-    }
-}
-
-/* What no rule needs for the boundary, nor to go on behind the last key, is not held. */
-static void drop_unneeded(const struct store_lookup *req, struct found *found)
-{
-    uint32_t reach = req->offset + found->n;
-
-    for (uint32_t p = 0; p < req->n_parts; p++)
-        for (uint32_t i = 0; found->needed[p] != UINT32_MAX && i < found->n; i++)
-            if (!lease_needs(found->needed[p], req->offset + i, found->count) &&
-                !lease_needs(found->needed[p], req->offset + i, reach))
-                found->blocks[p][i] = BLOCK_NONE;
-}
-
-static void find_prefix(const struct store *store, const struct store_lookup *req,
-                        const struct lease *lease, struct found *found)
-{
-    found->n = req->parts[0].n_keys;
-    for (uint32_t p = 0; p < req->n_parts; p++) {
-        found->needed[p] = part_needed(store, req->parts[p].part);
-        if (found->needed[p] == UINT32_MAX && found->n > 0)
-            found->n = blocks_find_run(store->blocks, req->parts[p].part, req->parts[p].keys,
-                                       found->n, is_no_hit, store->blocks, found->blocks[p]);
-    }
-    find_others(store, req, found);
-    find_boundary(req, lease, found);
-    found->more = req->more && found->n == req->parts[0].n_keys;
-    if (!found->more)
-        found->n = found->count > req->offset ? found->count - req->offset : 0;
-    drop_unneeded(req, found);
-}
-
 /* Keys behind the prefix that every part has or is getting; of window and state parts the prefix
  * has less to say than of full ones, if there are any. */
 static uint32_t count_pending(const struct store *store, const struct store_lookup *req,
-                              const struct found *found, uint32_t from)
+                              const struct prefix *found, uint32_t from)
 {
     bool only_full = false;
     uint32_t i;
@@ -218,7 +117,7 @@ static void note_hit(struct store *store, struct block *block, uint32_t now)
 }
 
 /* Where the first part's blocks are that this call found. */
-static void count_tiers(const struct store *store, const struct found *found,
+static void count_tiers(const struct store *store, const struct prefix *found,
                         struct store_lookup_result *result)
 {
     for (uint32_t i = 0; i < found->n; i++)
@@ -227,14 +126,14 @@ static void count_tiers(const struct store *store, const struct found *found,
 }
 
 /* Keys of this call that are in the prefix. */
-static uint32_t granted(const struct store_lookup *req, const struct found *found)
+static uint32_t granted(const struct store_lookup *req, const struct prefix *found)
 {
     return found->count > req->offset ? found->count - req->offset : 0;
 }
 
 /* again: the same request has counted its hits already. */
 static void count_hits(struct store *store, const struct store_lookup *req,
-                       const struct found *found, bool again, struct store_lookup_result *result)
+                       const struct prefix *found, bool again, struct store_lookup_result *result)
 {
     uint32_t now = (uint32_t)(clock_now_us() / CLOCK_MS_US) | 1;
 
@@ -251,7 +150,7 @@ static void count_hits(struct store *store, const struct store_lookup *req,
 }
 
 static kvc_status grant(struct owner *owner, const struct store_lookup *req,
-                        const struct found *found, struct lease *lease,
+                        const struct prefix *found, struct lease *lease,
                         struct store_lookup_result *result, struct refusal *why)
 {
     struct store *store = owner->store;
@@ -289,11 +188,12 @@ static kvc_status grant(struct owner *owner, const struct store_lookup *req,
 }
 
 static kvc_status answer(struct owner *owner, const struct store_lookup *req,
-                         const struct found *found, struct lease *lease,
+                         const struct prefix *found, struct lease *lease,
                          struct store_lookup_result *result, struct refusal *why)
 {
     struct store *store = owner->store;
 
+    store->stats.limited_lookups += found->limited;
     result->pending = count_pending(store, req, found, granted(req, found));
     if (req->probe) {
         result->count = found->count;
@@ -313,7 +213,7 @@ kvc_status store_lookup(struct store *store, struct owner *owner, const struct s
 {
     struct store_lookup_result result = {0};
     struct lease *lease = NULL;
-    struct found found;
+    struct prefix found;
     uint32_t *memory;
     kvc_status status = check(owner, req, why);
 
@@ -328,7 +228,7 @@ kvc_status store_lookup(struct store *store, struct owner *owner, const struct s
         return store_refuse(why, KVC_E_NO_MEMORY, "", "out of memory");
     for (uint32_t p = 0; p < req->n_parts; p++)
         found.blocks[p] = memory + (size_t)p * req->parts[0].n_keys;
-    find_prefix(store, req, lease, &found);
+    prefix_find(store, req, lease, &found);
     status = answer(owner, req, &found, lease, &result, why);
     mem_free(memory);
     if (status == KVC_OK)

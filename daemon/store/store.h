@@ -251,6 +251,9 @@ struct store_lookup_result {
     uint32_t pending;             /* keys behind the prefix that saves are filling */
 };
 /*
+ * Where a namespace has a quota of leases, blocks that no lease holds are granted up to it: the
+ * prefix is shorter then, or empty, and that is no refusal.
+ *
  * A repeated lookup under the same request (not 0) evaluates its keys anew and keeps lease and
  * token. Appending at an offset below the lease's count replaces what was behind it. An empty
  * prefix is KVC_OK with lease 0, and ends the request's earlier lease, if it had one.
@@ -471,6 +474,7 @@ struct store_stats {
     uint64_t tier_evictions[TIER_COUNT];
     uint64_t blocks; /* published */
     uint64_t owners, leases, open_loads, filling_slots, quarantined_slots, pinned_blocks;
+    uint64_t limited_lookups; /* that a quota of leases has cut */
     uint64_t misses, evictions, demotions, failed_demotions, promotions;
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, checksum_failures;

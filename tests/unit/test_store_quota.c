@@ -236,6 +236,95 @@ START_TEST(what_is_left_of_a_model_gives_first)
 }
 END_TEST
 
+static uint64_t leased(uint32_t ns)
+{
+    struct store_namespace_usage usage;
+
+    store_namespace_usage(kit.store, ns + 1, &usage);
+    return usage.leased;
+}
+
+START_TEST(a_lookup_over_the_quota_of_leases_is_granted_shorter)
+{
+    struct store_lookup_result first, second, third;
+
+    open_namespaces(16, 0);
+    put(0, 0, 12);
+    ck_assert_int_eq(set(0, 0, 0, 6), KVC_OK);
+    first = look(0, 0, 4, false);
+    ck_assert_uint_eq(first.count, 4);
+    second = look(0, 0, 12, false); /* four of them are leased already: they cost nothing */
+    ck_assert_uint_eq(second.count, 6);
+    ck_assert_uint_eq(leased(0), 6);
+    third = look(0, 6, 4, false);
+    ck_assert_uint_eq(third.count, 0);
+    ck_assert_uint_eq(third.lease, 0);
+    ck_assert_uint_eq(look(0, 0, 12, true).count, 12); /* a probe holds nothing */
+    ck_assert_uint_eq(kit_stats(&kit).limited_lookups, 2);
+    kit_release(&kit, worker, second.lease);
+    ck_assert_uint_eq(leased(0), 4);
+    ck_assert_uint_eq(look(0, 6, 4, false).count, 2);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(a_quota_of_leases_is_the_namespaces_own)
+{
+    struct store_lookup_part list[2];
+    struct store_lookup request = {.parts = list, .n_parts = 2};
+    struct store_lookup_result result;
+
+    open_namespaces(24, 0);
+    put(0, 0, 8);
+    put(1, 0, 8);
+    ck_assert_int_eq(set(0, 0, 0, 3), KVC_OK);
+    ck_assert_uint_eq(look(1, 0, 8, false).count, 8);
+    for (uint32_t i = 0; i < 2; i++)
+        list[i] = (struct store_lookup_part){parts[i].part, parts[i].epoch, keys, 8};
+    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &request, &result, &kit.why), KVC_OK);
+    ck_assert_uint_eq(result.count, 3); /* in all parts or in none */
+    ck_assert_uint_eq(leased(0), 3);
+    ck_assert_uint_eq(leased(1), 8);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(what_a_quota_of_leases_counts)
+{
+    struct store_scope scope = {.part = 0};
+    struct store_lookup_result first, adopted;
+    struct kit_entry entry;
+    uint32_t n;
+
+    open_namespaces(16, 0);
+    put(0, 0, 8);
+    ck_assert_int_eq(set(0, 0, 0, 4), KVC_OK);
+    first = look(0, 0, 4, false);
+    /* An adopted lease has no block that was not leased. */
+    ck_assert_int_eq(store_adopt(kit.store, worker->owner, first.token, KVC_TOKEN_BYTES,
+                                 parts[0].part, parts[0].epoch, 0, &adopted, &kit.why),
+                     KVC_OK);
+    ck_assert_uint_eq(leased(0), 4);
+    kit_release(&kit, worker, first.lease);
+    ck_assert_uint_eq(leased(0), 4);
+    kit_release(&kit, worker, adopted.lease);
+    ck_assert_uint_eq(leased(0), 0);
+    /* Pins and the hits of saves are no leases. */
+    scope = (struct store_scope){.part = parts[0].part, .keys = keys, .n_keys = 8};
+    ck_assert_int_eq(store_pin(kit.store, &scope, 0, &n, &kit.why), KVC_OK);
+    entry = (struct kit_entry){parts[0].part, parts[0].epoch, 0, 8};
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+    ck_assert_uint_eq(leased(0), 0);
+    ck_assert_uint_eq(look(0, 0, 8, false).count, 4);
+    kit_save_seal(&kit, &save);
+    /* A leased block that is flushed is none any more. */
+    ck_assert_int_eq(store_flush(kit.store, &scope, &(uint64_t){0}, &kit.why), KVC_OK);
+    ck_assert_uint_eq(leased(0), 0);
+    kit_check(&kit);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(nonsense_is_refused_with_its_field)
 {
     open_namespaces(16, 8);
@@ -257,4 +346,7 @@ CHECK_MAIN("store/quota", CHECK_UNIT_S, a_scan_takes_nothing_below_a_share,
            a_namespace_over_its_share_gives_first,
            who_has_nothing_to_give_takes_nothing_below_a_share, a_quota_is_the_share,
            quotas_of_more_than_there_is_share_it, what_rules_say_is_in_force_until_a_quota_is_set,
-           what_is_left_of_a_model_gives_first, nonsense_is_refused_with_its_field)
+           what_is_left_of_a_model_gives_first,
+           a_lookup_over_the_quota_of_leases_is_granted_shorter,
+           a_quota_of_leases_is_the_namespaces_own, what_a_quota_of_leases_counts,
+           nonsense_is_refused_with_its_field)
