@@ -37,6 +37,24 @@ kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint
     return KVC_OK;
 }
 
+kvc_status admin_quota(kvc_client *client, const uint8_t digest[KVC_NAMESPACE_BYTES],
+                       const struct admin_quota *quota, uint32_t *namespaces)
+{
+    struct call call = {.type = WIRE_QUOTA};
+    struct wire_packet reply;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_quota(digest, quota, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->connect_ms, &reply);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_quota_reply(&client->scratch, &reply, namespaces))
+        return client_distrust(client, "QuotaReply", "malformed");
+    return KVC_OK;
+}
+
 kvc_status admin_config(kvc_client *client, const char *name, const char *value)
 {
     struct call call = {.type = WIRE_CONFIG};

@@ -30,7 +30,7 @@ struct admin_stats {
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, admitted_at_once, admitted_blocks;
     uint64_t checksum_failures, bad_packets, refused_requests;
-    uint64_t pinned_blocks;
+    uint64_t pinned_blocks, limited_lookups;
 };
 kvc_status admin_stats(kvc_client *client, struct admin_stats *stats);
 
@@ -60,6 +60,18 @@ kvc_status admin_pin(kvc_client *client, const uint8_t digest[KVC_NAMESPACE_BYTE
                      const uint8_t *keys, uint32_t n_keys, uint32_t seconds, uint32_t *count);
 kvc_status admin_unpin(kvc_client *client, const uint8_t digest[KVC_NAMESPACE_BYTES],
                        const uint8_t *keys, uint32_t n_keys, uint32_t *count);
+
+/* Quota of kvcache.proto; an operator's. *namespaces: of how many tenants it was set. */
+struct admin_amount {
+    bool given;
+    int64_t value;
+};
+struct admin_quota {
+    struct admin_amount gpu_bytes, host_bytes, leases;
+    bool clear;
+};
+kvc_status admin_quota(kvc_client *client, const uint8_t digest[KVC_NAMESPACE_BYTES],
+                       const struct admin_quota *quota, uint32_t *namespaces);
 
 /* Changes a setting of the running daemon; kvc_error says what is wrong with it. */
 kvc_status admin_config(kvc_client *client, const char *name, const char *value);

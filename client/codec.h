@@ -258,6 +258,11 @@ kvc_status codec_put_pin(const struct codec_scope *scope, uint32_t seconds, bool
                          uint8_t *body, size_t *len);
 bool codec_get_pin_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                          uint32_t *count);
+struct admin_quota;
+kvc_status codec_put_quota(const uint8_t *digest, const struct admin_quota *quota, uint8_t *body,
+                           size_t *len);
+bool codec_get_quota_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                           uint32_t *namespaces);
 kvc_status codec_put_config(const char *name, const char *value, uint8_t *body, size_t *len);
 kvc_status codec_put_list(const char *what, uint64_t after, uint32_t limit, uint8_t *body,
                           size_t *len);

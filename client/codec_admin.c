@@ -52,6 +52,7 @@ static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *
     stats->bad_packets = message->bad_packets;
     stats->refused_requests = message->refused_requests;
     stats->pinned_blocks = message->pinned_blocks;
+    stats->limited_lookups = message->limited_lookups;
 }
 
 bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
@@ -126,6 +127,40 @@ bool codec_get_pin_reply(struct codec_scratch *scratch, const struct wire_packet
     if (message == NULL)
         return false;
     *count = message->count;
+    return true;
+}
+
+static void put_amount(const struct admin_amount *amount, size_t *n, int64_t **values,
+                       int64_t *room)
+{
+    *room = amount->value;
+    *values = room;
+    *n = amount->given;
+}
+
+kvc_status codec_put_quota(const uint8_t *digest, const struct admin_quota *quota, uint8_t *body,
+                           size_t *len)
+{
+    Kvcache__Quota message = KVCACHE__QUOTA__INIT;
+    int64_t room[3];
+
+    message.namespace_digest = codec_bytes(digest, KVC_NAMESPACE_BYTES);
+    put_amount(&quota->gpu_bytes, &message.n_gpu_bytes, &message.gpu_bytes, &room[0]);
+    put_amount(&quota->host_bytes, &message.n_host_bytes, &message.host_bytes, &room[1]);
+    put_amount(&quota->leases, &message.n_leases, &message.leases, &room[2]);
+    message.clear = quota->clear;
+    return codec_pack_body(&message.base, body, len);
+}
+
+bool codec_get_quota_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                           uint32_t *namespaces)
+{
+    Kvcache__QuotaReply *message;
+
+    message = codec_unpack_body(scratch, &kvcache__quota_reply__descriptor, packet);
+    if (message == NULL)
+        return false;
+    *namespaces = message->namespaces;
     return true;
 }
 

@@ -40,6 +40,7 @@ static const struct {
     PLAIN(filling_slots),
     PLAIN(quarantined_slots),
     PLAIN(pinned_blocks),
+    PLAIN(limited_lookups),
     HITS("gpu", 0),
     HITS("host", 1),
     FIGURE("hits.peer", hits_peer),

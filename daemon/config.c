@@ -60,6 +60,8 @@ static const struct option options[] = {
      "SIZE", "copies between tiers in flight, in all"},
     {"tenant-shares", VALUE_TEXT, START, FIELD(tenant_shares), "*=100%", 0, 0, NULL, "LIST",
      "most of each tier for tenants: uid:1000=25%,uid:1001=4G/16G,*=50%"},
+    {"namespace-quota", VALUE_QUOTAS, RUNTIME, FIELD(namespace_quota), "", 0, 0, NULL, "QUOTA",
+     "DIGEST or default, gpu=SIZE, host=SIZE, leases=N; may be given again"},
     {"drain-time", VALUE_TIME, RUNTIME, FIELD(drain_ms), "5s", 0, HOUR, NULL, "TIME",
      "SIGTERM waits this long for what is in flight"},
     {"log-level", VALUE_CHOICE, RUNTIME, FIELD(log_level), "info", 0, UINT64_MAX, levels, "LEVEL",
@@ -129,10 +131,28 @@ static bool set_number(const struct option *o, const char *value, uint64_t *fiel
     return true;
 }
 
+/* Adds to what there is, if the field is not empty. */
+static bool set_quotas(const struct option *o, const char *value, char *field, char *why)
+{
+    struct config_quota quotas[CONFIG_QUOTAS_MAX];
+    char text[CONFIG_QUOTA_TEXT_MAX];
+    uint32_t n;
+
+    if ((size_t)snprintf(text, sizeof(text), "%s%s%s", field, *field && *value ? "; " : "",
+                         value) >= sizeof(text))
+        return config_explain(why, "%s: more than %u bytes", o->name, CONFIG_QUOTA_TEXT_MAX - 1);
+    if (!config_quotas_parse(text, quotas, &n, why))
+        return false;
+    strcpy(field, text);
+    return true;
+}
+
 static bool set(struct config *config, const struct option *o, const char *value, char *why)
 {
     void *field = (char *)config + o->offset;
 
+    if (o->kind == VALUE_QUOTAS)
+        return set_quotas(o, value, field, why);
     return o->kind == VALUE_TEXT ? set_text(o, value, field, why)
                                  : set_number(o, value, field, why);
 }
@@ -166,6 +186,9 @@ bool config_set(struct config *config, const char *name, const char *value,
 
     if (i == OPTIONS)
         return config_unknown("option", name, why);
+    /* A list adds up in one place; a later place, or a change at run time, begins it anew. */
+    if (config_is_list(i) && (config->origins[i] != origin || origin == CONFIG_RUNTIME))
+        ((char *)config)[options[i].offset] = '\0';
     if (!set(config, &options[i], value, why))
         return false;
     config->origins[i] = (uint8_t)origin;
@@ -181,6 +204,11 @@ void config_init(struct config *config)
         set(config, &options[i], options[i].preset, why);
 }
 
+bool config_is_list(size_t i)
+{
+    return options[i].kind == VALUE_QUOTAS;
+}
+
 size_t config_count(void)
 {
     return OPTIONS;
@@ -193,7 +221,7 @@ void config_get(const struct config *config, size_t i, struct config_entry *entr
     entry->name = o->name;
     entry->origin = origins[config->origins[i]];
     entry->runtime = o->runtime;
-    entry->value = o->kind == VALUE_TEXT
+    entry->value = o->kind == VALUE_TEXT || o->kind == VALUE_QUOTAS
                        ? (const char *)config + o->offset
                        : value_format(o->kind, *number(config, o), o->choices, entry->text);
 }
@@ -207,6 +235,11 @@ void config_adopt(struct config *config, const struct config *fresh, char *diffe
         const struct option *o = &options[i];
         struct config_entry now, then;
 
+        if (o->kind == VALUE_QUOTAS) {
+            strcpy((char *)config + o->offset, (const char *)fresh + o->offset);
+            config->origins[i] = fresh->origins[i];
+            continue;
+        }
         if (o->runtime) {
             *(uint64_t *)((char *)config + o->offset) = *number(fresh, o);
             config->origins[i] = fresh->origins[i];
@@ -245,6 +278,20 @@ static bool check_tier(const char *name, uint64_t bytes, char *why)
     return true;
 }
 
+static bool check_quotas(const struct config *config, char *why)
+{
+    struct config_quota quotas[CONFIG_QUOTAS_MAX];
+    uint32_t n = 0;
+
+    if (!config_quotas_parse(config->namespace_quota, quotas, &n, why))
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (quotas[i].gpu_bytes > config->gpu_bytes || quotas[i].host_bytes > config->host_bytes)
+            return config_explain(why, "namespace-quota: %s is larger than the tier",
+                                  quotas[i].gpu_bytes > config->gpu_bytes ? "gpu" : "host");
+    return true;
+}
+
 bool config_check(const struct config *config, char *why)
 {
     const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -269,7 +316,8 @@ bool config_check(const struct config *config, char *why)
             value_format(VALUE_SIZE, config->host_bytes, NULL, host), memory >> 20);
     if (config->clean_low > config->clean_high)
         return config_explain(why, "clean-low is more than clean-high");
-    return config_shares(config->tenant_shares, shares, &n_shares, why);
+    return config_shares(config->tenant_shares, shares, &n_shares, why) &&
+           check_quotas(config, why);
 }
 
 void config_help(FILE *out)

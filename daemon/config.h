@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "daemon/config_quota.h"
 #include "daemon/config_value.h"
 
 #define CONFIG_TEXT_MAX 256u
@@ -39,6 +40,7 @@ struct config {
     uint64_t clean_low, clean_high; /* per mille */
     uint64_t moving_bytes;
     char tenant_shares[CONFIG_TEXT_MAX];
+    char namespace_quota[CONFIG_QUOTA_TEXT_MAX];
     uint8_t origins[CONFIG_ROWS_MAX];
 };
 
@@ -51,6 +53,9 @@ bool config_set(struct config *config, const char *name, const char *value,
 
 /* What no option shows by itself; false, and why. */
 bool config_check(const struct config *config, char *why);
+
+/* Whether an option may be given several times in one place; each adds to those before. */
+bool config_is_list(size_t i);
 
 /* One option as it stands. value lives as long as the entry. */
 struct config_entry {

@@ -58,7 +58,7 @@ static int take_entry(void *user, const char *section, const char *name, const c
     if (section[0] != '\0' && strcmp(section, "kvcached") != 0) {
         config_explain(why, "unknown section [%.64s]", section);
         wrong(r, why);
-    } else if (i < config_count() && r->seen[i]) {
+    } else if (i < config_count() && r->seen[i] && !config_is_list(i)) {
         config_explain(why, "%s is set twice", name);
         wrong(r, why);
     } else if (!config_set(r->config, name, value, CONFIG_FILE, why)) {

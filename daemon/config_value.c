@@ -19,6 +19,7 @@ const char *value_form(enum value_kind kind)
 {
     switch (kind) {
     case VALUE_TEXT:
+    case VALUE_QUOTAS:
         return "a text";
     case VALUE_SIZE:
         return "digits and at most one of K, M, G, T";
@@ -93,6 +94,7 @@ bool value_parse(enum value_kind kind, const char *text, const char *const *choi
 
     switch (kind) {
     case VALUE_TEXT:
+    case VALUE_QUOTAS:
         return false;
     case VALUE_SIZE:
         ok = parse_units(text, sizes, &number);
@@ -131,6 +133,7 @@ const char *value_format(enum value_kind kind, uint64_t value, const char *const
 {
     switch (kind) {
     case VALUE_TEXT:
+    case VALUE_QUOTAS:
         buffer[0] = '\0';
         break;
     case VALUE_SIZE:

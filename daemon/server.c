@@ -180,10 +180,32 @@ static struct store_tuning tuning(const struct config *config)
     };
 }
 
+static kvc_status apply_quotas(struct server *s)
+{
+    struct store_quota_rule rules[CONFIG_QUOTAS_MAX];
+    struct config_quota quotas[CONFIG_QUOTAS_MAX];
+    char why[CONFIG_WHY_MAX];
+    uint32_t n = 0;
+
+    /* It was checked when it was set. */
+    (void)config_quotas_parse(s->config->namespace_quota, quotas, &n, why);
+    for (uint32_t i = 0; i < n; i++) {
+        rules[i] = (struct store_quota_rule){
+            .all = quotas[i].all,
+            .quota = {{quotas[i].gpu_bytes, quotas[i].host_bytes}, quotas[i].leases},
+        };
+        memcpy(rules[i].digest, quotas[i].digest, sizeof(rules[i].digest));
+    }
+    return store_quota_rules(s->store, rules, n);
+}
+
 /* Puts into force what can change at run time. */
 static void apply(struct server *s)
 {
     const struct store_tuning values = tuning(s->config);
+
+    if (apply_quotas(s) != KVC_OK)
+        log_error("main", "quotas stay as they were: out of memory");
 
     log_set_level((enum log_level)s->config->log_level);
     store_tune(s->store, &values);
@@ -274,6 +296,8 @@ static int open_store(struct server *s)
         return cannot("requests", status);
     config.events = api_store_events(s->api);
     status = store_create(&config, &s->store);
+    if (status == KVC_OK)
+        status = apply_quotas(s);
     return status == KVC_OK ? 0 : cannot("the store", status);
 }
 

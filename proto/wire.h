@@ -49,7 +49,8 @@ enum wire_type {
     WIRE_WATCH = 27,
     WIRE_PING = 28,
     WIRE_REPORT = 29, /* no reply */
-    WIRE_TYPE_MAX = 29,
+    WIRE_QUOTA = 30,
+    WIRE_TYPE_MAX = 30,
 
     WIRE_DEBUG = 0x3f00, /* debug builds only: faults, clock, invariants */
 

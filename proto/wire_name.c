@@ -34,6 +34,7 @@ static const struct {
     [WIRE_WATCH] = {"WATCH", "WATCH reply"},
     [WIRE_PING] = {"PING", "PING reply"},
     [WIRE_REPORT] = {"REPORT", "REPORT reply"},
+    [WIRE_QUOTA] = {"QUOTA", "QUOTA reply"},
 };
 
 const char *wire_type_name(uint16_t type)

@@ -2,12 +2,16 @@
  * kvcachectl status: the daemon on one screen, or as JSON.
  */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <jansson.h>
 
 #include "client/admin.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/list.h"
+
+#define NAMESPACES_SHOWN 8u
 
 static const char *const tier_names[2] = {"gpu", "host"};
 
@@ -16,8 +20,8 @@ static void put(json_t *object, const char *name, uint64_t value)
     json_object_set_new(object, name, json_integer((json_int_t)value));
 }
 
-/* Takes the rows of the quarantine. */
-static void print_json(const struct admin_stats *stats, json_t *quarantine)
+/* Takes the rows of the lists. */
+static void print_json(const struct admin_stats *stats, json_t *quarantine, json_t *namespaces)
 {
     json_t *root = json_object(), *tiers = json_object(), *hits = json_object();
     json_object_set_new(root, "version", json_string(stats->version));
@@ -52,6 +56,8 @@ static void print_json(const struct admin_stats *stats, json_t *quarantine)
     json_object_set_new(root, "quarantine_oldest_ms",
                         json_real((double)stats->quarantine_oldest_us * 1e-3));
     json_object_set_new(root, "quarantine", quarantine);
+    json_object_set_new(root, "namespaces", namespaces);
+    put(root, "limited_lookups", stats->limited_lookups);
     put(root, "admitted_blocks", stats->admitted_blocks);
     put(root, "admitted_at_once", stats->admitted_at_once);
     put(root, "skipped_blocks", stats->skipped_blocks);
@@ -75,8 +81,42 @@ static void print_tier(const char *name, const struct admin_tier *tier)
            (unsigned long long)tier->used_slots, (unsigned long long)tier->slots);
 }
 
+static double mib(const json_t *row, const char *column)
+{
+    const char *text = json_string_value(json_object_get(row, column));
+
+    return text ? strtod(text, NULL) / 1048576.0 : 0;
+}
+
+/* Use against shares, of the first few. */
+static void print_namespaces(json_t *rows)
+{
+    size_t i;
+    json_t *row;
+
+    json_array_foreach(rows, i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "name"));
+        const char *digest = json_string_value(json_object_get(row, "namespace"));
+        bool quota = strcmp(json_string_value(json_object_get(row, "gpu_quota")), "-") != 0 ||
+                     strcmp(json_string_value(json_object_get(row, "host_quota")), "-") != 0;
+
+        if (i == NAMESPACES_SHOWN) {
+            printf("  ... and %zu more namespaces\n", json_array_size(rows) - i);
+            break;
+        }
+        printf("  namespace %.8s %s gpu %.1f of %.1f MiB, host %.1f of %.1f MiB, leased %s%s\n",
+               digest, name, mib(row, "gpu_bytes"), mib(row, "gpu_share"), mib(row, "host_bytes"),
+               mib(row, "host_share"), json_string_value(json_object_get(row, "leased")),
+               quota ? " (quota)" : "");
+    }
+}
+
 static kvc_status print_text(kvc_client *client, const struct admin_stats *stats)
 {
+    kvc_status status;
+    json_t *rows;
+
     printf("kvcached %s, device %s, up %.0f s\n", stats->version, stats->device,
            (double)stats->uptime_us * 1e-6);
     for (int t = 0; t < 2; t++)
@@ -96,6 +136,12 @@ static kvc_status print_text(kvc_client *client, const struct admin_stats *stats
     if (stats->pinned_blocks)
         printf("  pinned blocks %llu\n", (unsigned long long)stats->pinned_blocks);
     printf("  oldest operation %.1f ms\n", (double)stats->oldest_op_us * 1e-3);
+    rows = json_array();
+    status = list_fetch(client, "namespaces", rows);
+    print_namespaces(rows);
+    json_decref(rows);
+    if (status != KVC_OK)
+        return status;
     if (!stats->quarantined_slots)
         return KVC_OK;
     printf("  quarantine %llu slots, the oldest for %.1f s\n\n",
@@ -107,7 +153,7 @@ static kvc_status print_text(kvc_client *client, const struct admin_stats *stats
 static kvc_status print_status(const struct ctl *ctl, kvc_client *client)
 {
     struct admin_stats stats;
-    json_t *quarantine;
+    json_t *quarantine, *namespaces;
     kvc_status status = admin_stats(client, &stats);
 
     if (status != KVC_OK)
@@ -115,11 +161,16 @@ static kvc_status print_status(const struct ctl *ctl, kvc_client *client)
     if (!ctl->json)
         return print_text(client, &stats);
     quarantine = json_array();
+    namespaces = json_array();
     status = list_fetch(client, "quarantine", quarantine);
     if (status == KVC_OK)
-        print_json(&stats, quarantine);
-    else
-        json_decref(quarantine);
+        status = list_fetch(client, "namespaces", namespaces);
+    if (status == KVC_OK) {
+        print_json(&stats, quarantine, namespaces);
+        return KVC_OK;
+    }
+    json_decref(quarantine);
+    json_decref(namespaces);
     return status;
 }
 

@@ -46,6 +46,7 @@ static const struct route routes[] = {
     {WIRE_STATS, ALL, 0, inspect_stats},
     {WIRE_PIN, W | S | ROLE(STORE_ROLE_OPERATOR), 0, flush_pin},
     {WIRE_FLUSH, W | S | ROLE(STORE_ROLE_OPERATOR), 0, flush_flush},
+    {WIRE_QUOTA, ROLE(STORE_ROLE_OPERATOR), 0, quota_quota},
     {WIRE_LIST, ALL, 0, list_list},
     {WIRE_CONFIG, ROLE(STORE_ROLE_OPERATOR), 0, settings_config},
     {WIRE_PING, ALL, 0, inspect_ping},

@@ -94,6 +94,7 @@ kvc_status inspect_stats(struct session *s, const struct request *request, struc
         .cpu_us = cpu_us(),
         .quarantine_oldest_us = stats.quarantine_oldest_us,
         .pinned_blocks = stats.pinned_blocks,
+        .limited_lookups = stats.limited_lookups,
     };
     session_reply(s, WIRE_STATS, request->seq, codec_stats(api->codec, &reply));
     return KVC_OK;

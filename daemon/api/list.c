@@ -63,6 +63,29 @@ static bool next_client(const struct session *asks, uint64_t after, struct row *
     return true;
 }
 
+/* "-": there is none. */
+static void write_quota(uint64_t quota, char text[VALUE_BYTES])
+{
+    if (quota == 0)
+        snprintf(text, VALUE_BYTES, "-");
+    else
+        snprintf(text, VALUE_BYTES, "%" PRIu64, quota);
+}
+
+static void write_usage(const struct store *store, uint32_t namespace_, char (*t)[VALUE_BYTES])
+{
+    struct store_namespace_usage usage;
+
+    store_namespace_usage(store, namespace_, &usage);
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        snprintf(t[3 * tier], VALUE_BYTES, "%" PRIu64, usage.used[tier]);
+        write_quota(usage.quota.bytes[tier], t[3 * tier + 1]);
+        snprintf(t[3 * tier + 2], VALUE_BYTES, "%" PRIu64, usage.share[tier]);
+    }
+    snprintf(t[6], VALUE_BYTES, "%" PRIu64, usage.leased);
+    write_quota(usage.quota.leases, t[7]);
+}
+
 static bool next_namespace(const struct session *asks, uint64_t after, struct row *row)
 {
     const struct table *table = store_table(asks->api->store);
@@ -87,6 +110,7 @@ static bool next_namespace(const struct session *asks, uint64_t after, struct ro
         snprintf(t[2], VALUE_BYTES, "%s", ns->name);
         snprintf(t[3], VALUE_BYTES, "%u", ns->epoch);
         snprintf(t[4], VALUE_BYTES, "%u", parts);
+        write_usage(asks->api->store, (uint32_t)i, t + 5);
         return true;
     }
     return false;
@@ -125,7 +149,10 @@ static const struct source sources[] = {
      {"session", "pid", "uid", "tenant", "role", "name", "state", "connected_ms", "requests",
       "queued_bytes"},
      next_client},
-    {"namespaces", {"namespace", "tenant", "name", "epoch", "parts"}, next_namespace},
+    {"namespaces",
+     {"namespace", "tenant", "name", "epoch", "parts", "gpu_bytes", "gpu_quota", "gpu_share",
+      "host_bytes", "host_quota", "host_share", "leased", "leases_quota"},
+     next_namespace},
     {"quarantine",
      {"save", "session", "pid", "tenant", "name", "state", "part", "slots", "bytes", "age_ms",
       "reason"},

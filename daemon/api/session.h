@@ -113,6 +113,7 @@ handler memory_begin, memory_part, memory_end, memory_drop, memory_suspend, memo
 handler inspect_ping, inspect_stats;
 handler list_list;
 handler flush_flush, flush_pin;
+handler quota_quota;
 handler debug_debug;
 
 /* Names are for people and their tools: printable UTF-8 of at most KVC_NAME_MAX bytes. */

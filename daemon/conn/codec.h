@@ -44,6 +44,7 @@ struct bytes codec_adopt(struct codec *codec, const struct msg_adopt_reply *repl
 struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *reply);
 struct bytes codec_flush(struct codec *codec, uint64_t blocks);
 struct bytes codec_pin(struct codec *codec, uint32_t count);
+struct bytes codec_quota(struct codec *codec, uint32_t namespaces);
 struct bytes codec_config(struct codec *codec, const struct msg_config_reply *reply);
 struct bytes codec_list(struct codec *codec, const struct msg_list_reply *reply);
 struct bytes codec_ping(struct codec *codec, const struct msg_ping_reply *reply);

@@ -267,6 +267,7 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.cpu_us = reply->cpu_us;
     m.quarantine_oldest_us = reply->quarantine_oldest_us;
     m.pinned_blocks = reply->pinned_blocks;
+    m.limited_lookups = reply->limited_lookups;
     return BODY(codec, m);
 }
 
@@ -309,6 +310,14 @@ struct bytes codec_pin(struct codec *codec, uint32_t count)
     Kvcache__PinReply m = KVCACHE__PIN_REPLY__INIT;
 
     m.count = count;
+    return BODY(codec, m);
+}
+
+struct bytes codec_quota(struct codec *codec, uint32_t namespaces)
+{
+    Kvcache__QuotaReply m = KVCACHE__QUOTA_REPLY__INIT;
+
+    m.namespaces = namespaces;
     return BODY(codec, m);
 }
 

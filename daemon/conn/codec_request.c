@@ -312,6 +312,26 @@ static bool from_pin(struct codec *codec, const ProtobufCMessage *base, struct r
     return true;
 }
 
+static struct msg_amount amount(size_t n, const int64_t *values)
+{
+    return (struct msg_amount){.n = (uint32_t)n, .value = n > 0 ? values[0] : 0};
+}
+
+static bool from_quota(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    const Kvcache__Quota *m = (const Kvcache__Quota *)base;
+
+    (void)codec;
+    request->quota = (struct msg_quota){
+        .namespace_digest = BYTES(m->namespace_digest),
+        .gpu_bytes = amount(m->n_gpu_bytes, m->gpu_bytes),
+        .host_bytes = amount(m->n_host_bytes, m->host_bytes),
+        .leases = amount(m->n_leases, m->leases),
+        .clear = m->clear,
+    };
+    return true;
+}
+
 static bool from_list(struct codec *codec, const ProtobufCMessage *base, struct request *request)
 {
     const Kvcache__List *m = (const Kvcache__List *)base;
@@ -391,6 +411,7 @@ static const struct body bodies[] = {
     {WIRE_STATS, &kvcache__stats__descriptor, from_nothing},
     {WIRE_FLUSH, &kvcache__flush__descriptor, from_flush},
     {WIRE_PIN, &kvcache__pin__descriptor, from_pin},
+    {WIRE_QUOTA, &kvcache__quota__descriptor, from_quota},
     {WIRE_LIST, &kvcache__list__descriptor, from_list},
     {WIRE_CONFIG, &kvcache__config__descriptor, from_config},
     {WIRE_PING, &kvcache__ping__descriptor, from_ping},

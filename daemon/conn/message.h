@@ -175,6 +175,16 @@ struct msg_pin {
     bool unpin;
 };
 
+struct msg_amount {
+    uint32_t n; /* how many were given: 0 or 1, else it is nonsense */
+    int64_t value;
+};
+struct msg_quota {
+    struct bytes namespace_digest;
+    struct msg_amount gpu_bytes, host_bytes, leases;
+    bool clear;
+};
+
 struct msg_list {
     const char *what;
     uint64_t after;
@@ -221,6 +231,7 @@ struct request {
         struct msg_report report;
         struct msg_flush flush;
         struct msg_pin pin;
+        struct msg_quota quota;
         struct msg_list list;
         struct msg_config config;
         struct msg_ping ping;
@@ -344,10 +355,10 @@ struct msg_stats_reply {
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, admitted_at_once, admitted_blocks, checksum_failures;
     uint64_t bad_packets, refused_requests;
-    uint64_t cpu_us, quarantine_oldest_us, pinned_blocks;
+    uint64_t cpu_us, quarantine_oldest_us, pinned_blocks, limited_lookups;
 };
 
-#define MSG_LIST_COLUMNS 12u
+#define MSG_LIST_COLUMNS 14u
 
 struct msg_list_row {
     const char *values[MSG_LIST_COLUMNS];

@@ -211,9 +211,9 @@ END_TEST
 
 START_TEST(every_command_has_its_help)
 {
-    static const char *const commands[] = {"status",     "ping",  "clients", "config",
-                                           "namespaces", "flush", "pin",     "unpin",
-                                           "replay",     "bench", "version"};
+    static const char *const commands[] = {"status",     "ping",   "clients", "config",
+                                           "namespaces", "flush",  "pin",     "unpin",
+                                           "quota",      "replay", "bench",   "version"};
 
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
         char usage[64];
@@ -569,6 +569,46 @@ START_TEST(F6_replay_survives_its_daemon)
 }
 END_TEST
 
+START_TEST(a_quota_is_set_and_shown)
+{
+    struct daemon *d = daemon_start(NULL);
+    const char *socket = daemon_socket(d);
+    struct talk_worker w = talk_worker(socket, KVCACHE__ROLE__ROLE_WORKER, 0xa7);
+    json_t *root, *row;
+
+    ck_assert_int_eq(RUN("--socket", socket, "--json", "quota", "--namespace", "a7a7", "--gpu",
+                         "4M", "--leases", "9"),
+                     0);
+    root = json_of("out");
+    ck_assert_int_eq(number(root, "namespaces"), 1);
+    json_decref(root);
+    ck_assert_int_eq(RUN("--socket", socket, "--json", "status"), 0);
+    root = json_of("out");
+    row = json_array_get(json_object_get(root, "namespaces"), 0);
+    ck_assert_str_eq(json_string_value(json_object_get(row, "gpu_quota")), "4194304");
+    ck_assert_str_eq(json_string_value(json_object_get(row, "leases_quota")), "9");
+    json_decref(root);
+    ck_assert_int_eq(RUN("--socket", socket, "status"), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "of 4.0 MiB"));
+    ck_assert_int_eq(RUN("--socket", socket, "namespaces"), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "gpu_share"));
+    ck_assert_int_eq(RUN("--socket", socket, "quota", "--namespace", "a7", "--clear"), 0);
+    ck_assert_str_eq(text_of("out"), "quota set for 1 namespace\n");
+
+    ck_assert_int_eq(RUN("--socket", socket, "quota", "--namespace", "a7", "--gpu", "0"), 1);
+    ck_assert_ptr_nonnull(strstr(text_of("err"), "gpu_bytes"));
+    ck_assert_int_eq(RUN("--socket", socket, "quota", "--namespace", "a7", "--host=-1G"), 1);
+    ck_assert_ptr_nonnull(strstr(text_of("err"), "host_bytes"));
+    ck_assert_int_eq(RUN("--socket", socket, "quota", "--namespace", "a7", "--gpu", "17M"), 1);
+    ck_assert_int_eq(RUN("--socket", socket, "quota", "--namespace", "b8", "--gpu", "1M"), 1);
+    ck_assert_int_eq(RUN("--socket", socket, "quota", "--namespace", "a7", "--gpu", "much"), 2);
+    ck_assert_int_eq(RUN("--socket", socket, "quota", "--namespace", "a7"), 2);
+    ck_assert_int_eq(RUN("--socket", socket, "quota", "--gpu", "1M"), 2);
+    talk_worker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
 /* Its part is stale then: it registers again and goes on saving. */
 START_TEST(S42_replay_goes_on_after_a_flush)
 {
@@ -609,8 +649,9 @@ END_TEST
 CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_version,
            what_is_mistyped_is_refused_with_what_was_meant, every_command_has_its_help,
            without_a_daemon_it_fails_with_1, status_has_its_fields, S42_flush_pin_and_namespaces,
-           S15_status_shows_the_quarantine, ping_and_clients, replay_reports_what_it_did,
-           replay_with_a_private_daemon_leaves_nothing, replay_of_bad_lines,
-           replay_can_be_interrupted, bench_can_be_interrupted, replay_whose_output_nobody_reads,
-           replay_in_a_folder_with_a_long_name, F6_replay_survives_its_daemon,
-           S42_replay_goes_on_after_a_flush, S15_replay_with_workers_killed)
+           a_quota_is_set_and_shown, S15_status_shows_the_quarantine, ping_and_clients,
+           replay_reports_what_it_did, replay_with_a_private_daemon_leaves_nothing,
+           replay_of_bad_lines, replay_can_be_interrupted, bench_can_be_interrupted,
+           replay_whose_output_nobody_reads, replay_in_a_folder_with_a_long_name,
+           F6_replay_survives_its_daemon, S42_replay_goes_on_after_a_flush,
+           S15_replay_with_workers_killed)

@@ -75,6 +75,85 @@ START_TEST(test_format)
 }
 END_TEST
 
+#define DIGEST "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF"
+
+START_TEST(test_quotas)
+{
+    struct config_quota quotas[CONFIG_QUOTAS_MAX];
+    char why[CONFIG_WHY_MAX];
+    uint32_t n = 9;
+
+    ck_assert(config_quotas_parse("", quotas, &n, why));
+    ck_assert_uint_eq(n, 0);
+    ck_assert(config_quotas_parse("default gpu=1G;" DIGEST " leases=70 host=3M", quotas, &n, why));
+    ck_assert_uint_eq(n, 2);
+    ck_assert(quotas[0].all && quotas[0].gpu_bytes == 1u << 30 && quotas[0].host_bytes == 0);
+    ck_assert(!quotas[1].all && quotas[1].digest[31] == 0xff && quotas[1].digest[1] == 0x11);
+    ck_assert(quotas[1].leases == 70 && quotas[1].host_bytes == 3u << 20);
+}
+END_TEST
+
+static const char *const no_quotas[] = {
+    "gpu=1G",
+    "default",
+    "default gpu",
+    "default gpu=",
+    "default gpu=0",
+    "default gpu=-1",
+    "default gpu=1P",
+    "default gpu=1 gpu=2",
+    "default disk=1",
+    "default leases=4294967296",
+    "default gpu=1;default host=1",
+    "default gpu=1;",
+    ";default gpu=1",
+    DIGEST "0 gpu=1",
+    "0011 gpu=1",
+    DIGEST " gpu=1;" DIGEST " host=1",
+};
+
+START_TEST(test_no_quotas)
+{
+    struct config_quota quotas[CONFIG_QUOTAS_MAX];
+    char why[CONFIG_WHY_MAX] = "";
+    uint32_t n = 9;
+    bool trailing = _i == 11; /* a list may end with a semicolon */
+
+    ck_assert_msg(config_quotas_parse(no_quotas[_i], quotas, &n, why) == trailing, "%s",
+                  no_quotas[_i]);
+    ck_assert(trailing || strncmp(why, "namespace-quota: ", 17) == 0);
+    ck_assert(trailing || n == 9);
+}
+END_TEST
+
+/* Each adds to those before it in the same place; a later place begins anew. */
+START_TEST(test_quotas_add_up)
+{
+    struct config config, fresh;
+    char why[CONFIG_WHY_MAX], differing[64];
+
+    config_init(&config);
+    ck_assert(config_set(&config, "namespace-quota", "default gpu=4M", CONFIG_FILE, why));
+    ck_assert(config_set(&config, "namespace-quota", DIGEST " host=4M", CONFIG_FILE, why));
+    ck_assert_str_eq(config.namespace_quota, "default gpu=4M; " DIGEST " host=4M");
+    ck_assert(!config_set(&config, "namespace-quota", "default gpu=5M", CONFIG_FILE, why));
+    ck_assert(config_check(&config, why));
+    ck_assert(config_set(&config, "namespace-quota", "default gpu=1G", CONFIG_ARGUMENT, why));
+    ck_assert_str_eq(config.namespace_quota, "default gpu=1G");
+    ck_assert(!config_check(&config, why)); /* larger than the tier */
+    ck_assert_ptr_nonnull(strstr(why, "larger than the tier"));
+    ck_assert(!config_change(&config, "namespace-quota", "default gpu=2G", why));
+    ck_assert_str_eq(config.namespace_quota, "default gpu=1G");
+    ck_assert(config_change(&config, "namespace-quota", "default gpu=2M", why));
+    ck_assert(config_change(&config, "namespace-quota", "default leases=5", why));
+    ck_assert_str_eq(config.namespace_quota, "default leases=5");
+    config_init(&fresh);
+    config_adopt(&config, &fresh, differing, sizeof(differing));
+    ck_assert_str_eq(config.namespace_quota, "");
+    ck_assert_str_eq(differing, "");
+}
+END_TEST
+
 START_TEST(test_defaults)
 {
     struct config config;
@@ -330,5 +409,6 @@ CHECK_MAIN_LOOPS("config", CHECK_UNIT_S, {test_sizes, 0, 11}, {test_no_sizes, 0,
                  {test_values, 0, 9}, {test_no_values, 0, 14}, {test_format, 0, 0},
                  {test_defaults, 0, 0}, {test_arguments, 0, 0}, {test_precedence, 0, 0},
                  {test_bad_files, 0, 9}, {test_long_and_absent_files, 0, 0},
-                 {test_bad_environment, 0, 0}, {test_change_and_adopt, 0, 0},
+                 {test_bad_environment, 0, 0}, {test_change_and_adopt, 0, 0}, {test_quotas, 0, 0},
+                 {test_no_quotas, 0, 15}, {test_quotas_add_up, 0, 0},
                  {test_a_bad_value_changes_nothing, 0, 0}, {test_long_arguments, 0, 0})

@@ -28,6 +28,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
     &kvcache__report__descriptor,        &kvcache__flush__descriptor,
     &kvcache__flush_reply__descriptor,   &kvcache__hint__descriptor,
     &kvcache__pin__descriptor,           &kvcache__pin_reply__descriptor,
+    &kvcache__quota__descriptor,         &kvcache__quota_reply__descriptor,
     &kvcache__stats__descriptor,         &kvcache__tier_stats__descriptor,
     &kvcache__stats_reply__descriptor,   &kvcache__list__descriptor,
     &kvcache__list_row__descriptor,      &kvcache__list_reply__descriptor,
@@ -64,6 +65,8 @@ static const char *type_of(const ProtobufCFieldDescriptor *field)
         return "uint32";
     case PROTOBUF_C_TYPE_UINT64:
         return "uint64";
+    case PROTOBUF_C_TYPE_SINT64:
+        return "sint64";
     case PROTOBUF_C_TYPE_FIXED32:
         return "fixed32";
     case PROTOBUF_C_TYPE_FIXED64:
