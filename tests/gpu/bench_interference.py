@@ -92,7 +92,7 @@ class Victim:
         lengths = torch.full((BATCH,), context, device=kit.DEVICE)
 
         def step():
-            logits = self.model.logits(self.model.decode(tokens, tables, lengths))
+            logits = self.model.logits(self.model.decode(tokens, tables, lengths, context))
             tokens.copy_(logits.argmax(-1))
 
         with torch.inference_mode():

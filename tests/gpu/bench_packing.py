@@ -64,6 +64,7 @@ class Packer:
         self.choose()
 
     def end(self):
+        self.client.flush(self.part)  # the next layout's slots are of another size
         self.part.unregister()
         del self.cache, self.flat, self.out, self.result
         if not kit.REHEARSE:

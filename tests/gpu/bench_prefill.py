@@ -8,7 +8,10 @@ the next tokens must be equal bit by bit.
     bench_prefill.py [0.5B] [8B]
 
 Medians (p10 to p90) in ms from the call until the token is on the host; cold with and without
-saving alternate. "tier": saved and loaded through a daemon whose only tier it is.
+saving take turns, each after the same rest. "copies": of these, between two events around the save.
+"usable": from the lookup until all blocks can be used on the stream. "tier": saved and loaded
+through a daemon whose only tier it is. The last block's forward pass is a CUDA graph, as engines
+have them for small batches.
 """
 
 import sys
@@ -36,6 +39,32 @@ class Engine:
         self.prompt, self.tokens = prompt, model.TOKENS
         self.model = model.Model(shape, self.n + 8, kit.DEVICE)
         self.client = self.part = None
+        self.own_table = torch.zeros(self.n, dtype=torch.long, device=kit.DEVICE)
+        self.rest = torch.zeros(self.tokens, dtype=torch.long, device=kit.DEVICE)
+        self.clock = kit.Clock(torch)
+        self.tail = self._capture_tail()
+
+    def _capture_tail(self):
+        """Computes the last block of self.rest behind what the blocks of self.own_table hold; the
+        token is in self.token then."""
+        torch, at = self.torch, (self.n - 1) * self.tokens
+
+        def tail():
+            logits = self.model.logits(self.model.prefill(self.rest, self.own_table, at))
+            self.logits, self.token = logits, logits[-1:].argmax(-1)
+
+        self.own_table.copy_(torch.arange(self.n))
+        tail()
+        if kit.REHEARSE:
+            return tail
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            tail()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(), torch.cuda.graph(graph):
+            tail()
+        return graph.replay
 
     def connect(self, socket):
         from kvcache_client import Client, Namespace
@@ -59,37 +88,42 @@ class Engine:
         self.table = self.torch.randperm(blocks, generator=generator)
         self.ids = self.table[: self.n].tolist()
         self.table = self.table.to(kit.DEVICE)
+        self.own_table.copy_(self.table[: self.n])
+        self.rest.copy_(self.input[-self.tokens :])
         for cache in self.model.cache:
             cache.fill_(100.0)  # what is masked out may be anything but NaN
         kit.sync(self.torch)
 
-    def _token(self, hidden):
-        return int(self.model.logits(hidden[-1]).argmax())
-
     def cold(self, seed, keys=None):
-        """ms to the first token; with keys all blocks are saved behind the forward pass."""
+        """ms to the first token; with keys all blocks are saved behind the forward pass, and the
+        ms that takes on the stream."""
         self.begin(seed)
+        time.sleep(0.01 if kit.REHEARSE else 0.4)  # the clocks of a GPU depend on what it did
         at = time.perf_counter()
         hidden = self.model.prefill(self.input, self.table[: self.n])
-        save = None if keys is None else self.client.save(self.part, keys, self.ids)
-        self._token(hidden)
+        save, copies = None, 0
+        if keys is not None:
+            self.clock.begin()
+            save = self.client.save(self.part, keys, self.ids)
+            self.clock.mark()
+        int(self.model.logits(hidden[-1]).argmax())
         ms = (time.perf_counter() - at) * 1000
         if save is not None:
             outcome = save.wait(MS)
             assert (outcome.status, outcome.published) == (0, self.n), outcome
-        return ms
+            copies = self.clock.between()
+        return ms, copies
 
     def warm(self, seed, keys):
-        """ms to the first token when all blocks but the last are loaded; and the part of it until
-        they could be used on the stream."""
+        """ms to the first token when all blocks but the last are loaded, and known to be right."""
         self.begin(seed)
         n = self.n - 1
         at = time.perf_counter()
         with self.client.lookup(self.part, keys[: n * 16]) as lease:
             assert lease.blocks == n, lease
             load = self.client.load(lease, self.part, self.ids[:n])
-        rest = self.input[n * self.tokens :]
-        self._token(self.model.prefill(rest, self.table[: self.n], n * self.tokens))
+        self.tail()
+        int(self.token)
         bad = load.wait(MS)
         ms = (time.perf_counter() - at) * 1000
         assert bad == [], bad
@@ -126,10 +160,8 @@ class Engine:
     def _after(self):
         """Logits of the last block's tokens, computed again on what is in the cache, and of NEXT
         decoding steps."""
-        n = self.n - 1
-        rest = self.input[n * self.tokens :]
-        hidden = self.model.prefill(rest, self.table[: self.n], n * self.tokens)
-        seen = [self.model.logits(hidden)]
+        self.tail()
+        seen = [self.logits.clone()]
         token = seen[0][-1:].argmax(-1)
         for i in range(NEXT):
             lengths = self.torch.tensor([self.prompt + i], device=kit.DEVICE)
@@ -142,45 +174,51 @@ class Engine:
 
 
 def measure(name, prompt, repeats, daemons):
-    cold, saving, warm, usable = [], [], {}, {}
-    same = True
+    found = {"cold": [], "saving": [], "copies": [], "same": True}
     with Remote(Engine, name, prompt) as first, Remote(Engine, name, prompt) as second:
         for tier, arguments in daemons:
-            warm[tier], usable[tier] = [], []
+            warm, usable = found.setdefault(tier, ([], []))
             with Daemon(*arguments) as d:
                 d.wait_for("memory is populated")
                 first.call("connect", d.socket)
                 second.call("connect", d.socket)
                 for r in range(-2, repeats):
-                    first.call("flush")
-                    second.call("renew")
-                    keys, seed = fresh_keys(prompt // 16), r + 100
-                    with_it = first.call("cold", seed, keys)
-                    if r == -2:
-                        own = first.call("reference", seed)
-                        other = second.call("loaded", seed, keys)
-                        same = same and own == other
-                    times = second.call("warm", seed, keys), second.call("usable", seed, keys)
-                    without = first.call("cold", seed)
-                    if r >= 0:
-                        warm[tier].append(times[0])
-                        usable[tier].append(times[1])
-                        if tier == daemons[0][0]:
-                            saving.append(with_it)
-                            cold.append(without)
+                    one_round(first, second, prompt, r, found, warm, usable, tier == "gpu")
                 first.call("close")
                 second.call("close")
-    return cold, saving, warm, usable, same
+    return found
 
 
-def row(name, cold, saving, warm, usable, same):
-    more = kit.median([b / a for a, b in zip(cold, saving)])
-    tiers = [kit.spread(warm[t]) for t in ("gpu", "host")]
-    ready = [kit.spread(usable[t]) for t in ("gpu", "host")]
+def one_round(first, second, prompt, r, found, warm, usable, counts):
+    first.call("flush")
+    second.call("renew")
+    keys, seed = fresh_keys(prompt // 16), r + 100
+    without = first.call("cold", seed)[0] if r % 2 else None
+    saving, copies = first.call("cold", seed, keys)
+    if r == -2:
+        own, other = first.call("reference", seed), second.call("loaded", seed, keys)
+        found["same"] = found["same"] and own == other
+    times = second.call("warm", seed, keys), second.call("usable", seed, keys)
+    if without is None:
+        without = first.call("cold", seed)[0]
+    if r < 0:
+        return
+    warm.append(times[0])
+    usable.append(times[1])
+    if counts:
+        found["saving"].append(saving)
+        found["copies"].append(copies)
+        found["cold"].append(without)
+
+
+def row(name, found):
+    cold = kit.median(found["cold"])
+    (gpu, gpu_usable), (host, host_usable) = found["gpu"], found["host"]
     return [
-        name, kit.spread(cold, digits=1), kit.spread(saving, digits=1), f"{(more - 1) * 100:+.2f} %",
-        *tiers, f"1/{kit.median(cold) / kit.median(warm['gpu']):.1f}", *ready,
-        "yes" if same else "NO",
+        name, kit.spread(found["cold"], digits=1), kit.spread(found["saving"], digits=1),
+        f"{(kit.median(found['saving']) / cold - 1) * 100:+.2f} %", kit.spread(found["copies"]),
+        kit.spread(gpu), kit.spread(host), f"1/{cold / kit.median(gpu):.1f}",
+        kit.spread(gpu_usable), kit.spread(host_usable), "yes" if found["same"] else "NO",
     ]
 
 
@@ -193,10 +231,10 @@ def main():
         ("gpu", ("--gpu-bytes", room, "--host-bytes", "0")),
         ("host", ("--gpu-bytes", "0", "--host-bytes", room)),
     ]
-    rows = [row(name, *measure(name, prompt, repeats, daemons)) for name in names]
+    rows = [row(name, measure(name, prompt, repeats, daemons)) for name in names]
     kit.table(
         f"time to the first token of {prompt} tokens, ms; {repeats} repeats; {kit.machine()}",
-        ["model", "cold", "cold and saving", "saving adds", "warm, gpu tier", "warm, host tier",
+        ["model", "cold", "cold and saving", "saving adds", "copies", "warm, gpu tier", "warm, host tier",
          "gpu/cold", "usable, gpu tier", "usable, host tier", "logits equal"],
         rows,
     )

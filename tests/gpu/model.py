@@ -125,9 +125,13 @@ class Model:
         return x
 
     @torch.inference_mode()
-    def decode(self, tokens, tables, lengths):
+    def decode(self, tokens, tables, lengths, context=0):
         """Hidden states of one more token of each of a batch: tokens [b], tables [b, blocks],
-        lengths [b], the context's before it. Everything on the device: a CUDA graph can hold it."""
+        lengths [b], the context's before it. Everything on the device: a CUDA graph can hold it.
+
+        context: all lengths, where each sequence's blocks lie one behind the other from the
+        cache's beginning; then attention reads them in place, as a paged kernel would.
+        """
         b, most = tables.shape
         rows = torch.arange(b, device=self.device)
         slots = tables[rows, lengths // TOKENS] * TOKENS + lengths % TOKENS
@@ -138,6 +142,13 @@ class Model:
             flat = cache.view(2, -1, *cache.shape[3:])
             flat[0].index_copy_(0, slots, k[:, 0])
             flat[1].index_copy_(0, slots, v[:, 0])
-            k, v = (c[tables].flatten(1, 2) for c in cache)
-            x = self._finish(layer, x, self._attend(q, k, v, mask[:, None, None, None]))
+            if context > 0:
+                k, v = (c[: b * most].view(b, -1, *c.shape[2:])[:, : context + 1] for c in cache)
+                out = F.scaled_dot_product_attention(
+                    *(t.transpose(1, 2) for t in (q, k, v)), enable_gqa=True
+                ).transpose(1, 2)
+            else:
+                k, v = (c[tables].flatten(1, 2) for c in cache)
+                out = self._attend(q, k, v, mask[:, None, None, None])
+            x = self._finish(layer, x, out)
         return x[:, 0]
