@@ -55,7 +55,6 @@ static void play_victim(const struct scene_daemon *d, void *arg)
             for (;;)
                 pause();
         CHECK(write(v->told[1], &child, sizeof(child)) == sizeof(child));
-        usleep(60000); // until the driver's list was looked at
     }
     worker_fill(&w, 7000, BLOCKS);
     for (uint32_t i = 0;; i++) {
@@ -86,6 +85,21 @@ static pid_t start(const struct scene_daemon *d, struct victim *v, pid_t *child)
     return pid;
 }
 
+static void kill_one(const struct scene_daemon *d, bool by_daemon, bool has_child, uint32_t i)
+{
+    struct victim v = {.by_daemon = by_daemon, .mapped = i % 2 == 1, .has_child = has_child};
+    pid_t child = 0, pid = start(d, &v, &child);
+
+    // Who copies by itself must have been seen in the driver's list while it lived.
+    usleep((by_daemon ? 0 : 200000) + i % 10 * 700);
+    CHECK(waitpid(pid, NULL, WNOHANG) == 0 && kill(pid, SIGKILL) == 0);
+    scene_wait(pid);
+    if (child > 0)
+        CHECK(kill(child, SIGKILL) == 0);
+    scene_settled(d);
+}
+
+// The first ones bring threads and memory of the driver's that stay.
 static void kill_over_and_over(bool by_daemon, bool has_child, uint32_t cycles)
 {
     struct scene_daemon d;
@@ -94,18 +108,11 @@ static void kill_over_and_over(bool by_daemon, bool has_child, uint32_t cycles)
     scene_daemon_start(&d, NULL);
     scene_populated(&d);
     witness(&d, true);
-    scene_settled(&d);
+    for (uint32_t i = 0; i < 4; i++)
+        kill_one(&d, by_daemon, has_child, i);
     before = scene_baseline(&d);
     for (uint32_t i = 0; i < cycles; i++) {
-        struct victim v = {.by_daemon = by_daemon, .mapped = i % 2 == 1, .has_child = has_child};
-        pid_t child = 0, pid = start(&d, &v, &child);
-
-        usleep(i % 10 * 700);
-        CHECK(waitpid(pid, NULL, WNOHANG) == 0 && kill(pid, SIGKILL) == 0);
-        scene_wait(pid);
-        if (child > 0)
-            CHECK(kill(child, SIGKILL) == 0);
-        scene_settled(&d);
+        kill_one(&d, by_daemon, has_child, i);
         scene_returns_to(&d, &before);
         if (i % 25 == 24)
             witness(&d, false);
