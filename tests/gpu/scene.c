@@ -229,77 +229,6 @@ void scene_settled(const struct scene_daemon *d)
     }
 }
 
-static struct {
-    int ask[2], answer[2];
-    pid_t pid;
-} meter;
-
-static void run_meter(void)
-{
-    struct cuda_driver driver;
-    char why[CUDA_WHY_MAX], byte;
-    void *context;
-
-    if (cuda_driver_open(&driver, why) != KVC_OK || driver.context_retain(&context, 0) != 0 ||
-        driver.context_push(context) != 0)
-        _exit(1);
-    while (read(meter.ask[0], &byte, 1) == 1) {
-        size_t figures[2] = {0, 0};
-
-        if (driver.memory_info(&figures[0], &figures[1]) != 0 ||
-            write(meter.answer[1], &figures[0], sizeof(figures[0])) != sizeof(figures[0]))
-            break;
-    }
-    _exit(0);
-}
-
-uint64_t scene_free_memory(void)
-{
-    size_t free = 0;
-
-    if (meter.pid == 0) {
-        CHECK(pipe2(meter.ask, O_CLOEXEC) == 0 && pipe2(meter.answer, O_CLOEXEC) == 0);
-        meter.pid = fork();
-        CHECK(meter.pid >= 0);
-        if (meter.pid == 0) {
-            close(meter.ask[1]);
-            run_meter();
-        }
-        close(meter.answer[1]);
-    }
-    CHECK(write(meter.ask[1], "x", 1) == 1);
-    if (read(meter.answer[0], &free, sizeof(free)) != sizeof(free))
-        scene_waive("no GPU whose memory can be asked for");
-    return free;
-}
-
-struct scene_baseline scene_baseline(const struct scene_daemon *d)
-{
-    return (struct scene_baseline){scene_fds(d), scene_mappings(d), scene_free_memory()};
-}
-
-// Mappings of the allocator's arenas come and go by a few.
-void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline *before)
-{
-    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
-    struct scene_baseline now;
-
-    for (;;) {
-        now = scene_baseline(d);
-        if (now.fds <= before->fds && now.mappings <= before->mappings + 4 &&
-            now.free_memory >= before->free_memory)
-            return;
-        if (scene_now_us() > until_us)
-            break;
-        usleep(5000);
-    }
-    fprintf(stderr, "descriptors %d after %d, mappings %d after %d, free memory %llu after %llu\n",
-            now.fds, before->fds, now.mappings, before->mappings,
-            (unsigned long long)now.free_memory, (unsigned long long)before->free_memory);
-    show_log(d);
-    exit(1);
-}
-
 // Workers.
 
 void worker_register_as(struct worker *w, uint8_t name)
@@ -321,9 +250,7 @@ void worker_register_as(struct worker *w, uint8_t name)
             .stride = SCENE_SLICE_BYTES,
             .bytes = SCENE_SLICE_BYTES,
         };
-    w->registered = kvc_register(w->client, &desc, &w->part);
-    if (!w->may_be_refused)
-        KVC(w, w->registered);
+    KVC(w, kvc_register(w->client, &desc, &w->part));
 }
 
 // Two MiB at a time, one behind the other. Lives as long as the process.
@@ -383,9 +310,7 @@ void worker_open_with(struct worker *w, const struct scene_daemon *d,
     };
     kvc_status status;
 
-    *w = (struct worker){.n_blocks = options->n_blocks,
-                         .by_daemon = options->by_daemon,
-                         .may_be_refused = options->may_be_refused};
+    *w = (struct worker){.n_blocks = options->n_blocks, .by_daemon = options->by_daemon};
     open_gpu(w, options);
     status = kvc_connect(&connect, &w->client);
     if (status == KVC_E_UNSUPPORTED)
@@ -651,7 +576,7 @@ static int run_test(const struct scene_test *test)
     CHECK(pid >= 0);
     if (pid == 0) {
         setpgid(0, 0);
-        alarm(test->limit_s != 0 ? test->limit_s : TEST_S);
+        alarm(TEST_S);
         test->run();
         exit(0);
     }

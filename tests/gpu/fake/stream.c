@@ -62,68 +62,37 @@ int fake_stream_wait(void *stream, void *event, unsigned flags)
     return 0;
 }
 
-// Functions of the host that are to be called, in their order; one thread calls them.
 struct host_call {
-    struct host_call *next;
     void (*call)(void *arg);
     void *arg;
 };
 
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    pthread_once_t once;
-    struct host_call *first, **last;
-} calls = {.lock = PTHREAD_MUTEX_INITIALIZER,
-           .wake = PTHREAD_COND_INITIALIZER,
-           .once = PTHREAD_ONCE_INIT,
-           .last = &calls.first};
-
-static void *make_calls(void *arg)
+static void *make_call(void *arg)
 {
-    (void)arg;
-    for (;;) {
-        struct host_call *c;
+    struct host_call *c = arg;
 
-        pthread_mutex_lock(&calls.lock);
-        while (calls.first == NULL)
-            pthread_cond_wait(&calls.wake, &calls.lock);
-        c = calls.first;
-        calls.first = c->next;
-        if (calls.first == NULL)
-            calls.last = &calls.first;
-        pthread_mutex_unlock(&calls.lock);
-        fake_hang("hold-calls");
-        c->call(c->arg);
-        free(c);
-    }
+    while (fake_switch("hold-calls"))
+        usleep(1000);
+    c->call(c->arg);
+    free(c);
     return NULL;
-}
-
-static void start_calls(void)
-{
-    pthread_t thread;
-
-    if (pthread_create(&thread, NULL, make_calls, NULL) == 0)
-        pthread_detach(thread);
 }
 
 int fake_stream_call(void *stream, void (*call)(void *arg), void *arg)
 {
-    struct host_call *c;
+    struct host_call *c = malloc(sizeof(*c));
+    pthread_t thread;
 
     (void)stream;
     NEED_CONTEXT;
-    if (fake_switch("lose-calls")) // what becomes of them after an error of the context
+    *c = (struct host_call){call, arg};
+    if (fake_switch("lose-calls")) { // what becomes of them after an error of the context
+        free(c);
         return 0;
-    pthread_once(&calls.once, start_calls);
-    c = malloc(sizeof(*c));
-    *c = (struct host_call){NULL, call, arg};
-    pthread_mutex_lock(&calls.lock);
-    *calls.last = c;
-    calls.last = &c->next;
-    pthread_cond_signal(&calls.wake);
-    pthread_mutex_unlock(&calls.lock);
+    }
+    if (pthread_create(&thread, NULL, make_call, c) != 0)
+        return CUDA_OUT_OF_MEMORY;
+    pthread_detach(thread);
     return 0;
 }
 
@@ -182,8 +151,6 @@ int fake_event_query(void *event)
     struct fake_event *e = event;
 
     NEED_CONTEXT;
-    if (fake_switch("hold-calls"))
-        return CUDA_NOT_READY;
     if (fake_switch("fail-query"))
         return 719; // CUDA_ERROR_LAUNCH_FAILED
     return atomic_load(e->pending) ? CUDA_NOT_READY : 0;
