@@ -1,4 +1,4 @@
-/* What the two halves of the codec share: its memory. Included by codec*.c only. */
+/* What the parts of the codec share: its memory, and a look ahead. Included by codec*.c only. */
 #ifndef KVC_CONN_CODEC_MEMORY_H
 #define KVC_CONN_CODEC_MEMORY_H
 
@@ -17,5 +17,11 @@ struct codec {
 /* Zeroed memory of the arena, or NULL. All of it ends with the next codec_memory_reset. */
 void *codec_memory_take(struct codec *codec, size_t size);
 void codec_memory_reset(struct codec *codec);
+
+/*
+ * Whether a body has no more fields than KVC_WIRE_FIELDS_MAX allows. It reads the body once, which
+ * is a small part of what unpacking costs, and stops where it is broken.
+ */
+bool codec_scan(const ProtobufCMessageDescriptor *descriptor, const uint8_t *body, size_t len);
 
 #endif

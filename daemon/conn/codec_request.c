@@ -158,18 +158,7 @@ static bool from_lookup(struct codec *codec, const ProtobufCMessage *base, struc
         .lease_ms = m->lease_ms,
         .probe = m->probe,
         .more = m->more,
-        .remote_ms = m->remote_ms,
     };
-    return true;
-}
-
-static bool from_remote(struct codec *codec, const ProtobufCMessage *base, struct request *request)
-{
-    const Kvcache__Remote *m = (const Kvcache__Remote *)base;
-
-    (void)codec;
-    request->remote =
-        (struct msg_remote){.fetch = m->fetch, .wait_ms = m->wait_ms, .decline = m->decline};
     return true;
 }
 
@@ -408,7 +397,6 @@ static const struct body bodies[] = {
     {WIRE_REGION_END, &kvcache__region_end__descriptor, from_region_end},
     {WIRE_REGION_DROP, &kvcache__region_drop__descriptor, from_region_drop},
     {WIRE_LOOKUP, &kvcache__lookup__descriptor, from_lookup},
-    {WIRE_REMOTE, &kvcache__remote__descriptor, from_remote},
     {WIRE_SAVE, &kvcache__save__descriptor, from_save},
     {WIRE_ABORT, &kvcache__abort__descriptor, from_abort},
     {WIRE_LOAD, &kvcache__load__descriptor, from_load},
@@ -441,6 +429,8 @@ const char *codec_unpack(struct codec *codec, const struct wire_packet *packet,
             body = &bodies[i];
     if (body == NULL)
         return "no body of this type";
+    if (!codec_scan(body->descriptor, packet->body, packet->body_len))
+        return "more fields than a body may have";
     codec_memory_reset(codec);
     message = protobuf_c_message_unpack(body->descriptor, &codec->allocator, packet->body_len,
                                         packet->body);

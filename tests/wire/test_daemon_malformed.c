@@ -158,8 +158,8 @@ START_TEST(test_garbage_bodies)
 }
 END_TEST
 
-// Small on the wire, large in memory.
-START_TEST(test_bodies_that_unpack_to_much)
+// Small on the wire, large in memory, and long to parse.
+START_TEST(test_bodies_of_many_fields)
 {
     static struct raw raw;
     struct scene s = begin();
@@ -181,8 +181,46 @@ START_TEST(test_bodies_that_unpack_to_much)
         for (uint32_t at = 0; at < KVC_WIRE_BODY_MAX; at += 2)
             memcpy(raw.bytes + KVC_WIRE_HEADER_BYTES + at, bombs[i].unit, 2);
         ck_assert(raw_send(sock, &raw));
-        expect_end(&s, sock, wire_type_name(bombs[i].type), "the budget");
+        expect_end(&s, sock, wire_type_name(bombs[i].type), "more fields");
     }
+    end(&s);
+}
+END_TEST
+
+// n unknown fields of two bytes, from `at` on.
+static void put_unknown(struct raw *raw, uint32_t at, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(raw->bytes + KVC_WIRE_HEADER_BYTES + at + 2 * i, "\x78\x01", 2);
+}
+
+// Fields of the body, and those of one part in it, of which the part itself is one and eight more.
+START_TEST(test_fields_at_the_limit)
+{
+    static struct raw raw;
+    struct scene s = begin();
+
+    for (uint32_t in_part = 0; in_part < 2; in_part++)
+        for (uint32_t over = 0; over < 2; over++) {
+            const uint32_t n = KVC_WIRE_FIELDS_MAX - in_part * 9 + over, head = in_part * 3;
+            int sock = offender(&s, true);
+
+            raw_make(&raw, in_part ? WIRE_LOOKUP : WIRE_PING, 1, head + 2 * n, 0);
+            if (in_part) {
+                raw.bytes[KVC_WIRE_HEADER_BYTES] = 0x1a;
+                raw.bytes[KVC_WIRE_HEADER_BYTES + 1] = (uint8_t)(2 * n | 0x80);
+                raw.bytes[KVC_WIRE_HEADER_BYTES + 2] = (uint8_t)(2 * n >> 7);
+            }
+            put_unknown(&raw, head, n);
+            ck_assert(raw_send(sock, &raw));
+            if (over) {
+                expect_end(&s, sock, in_part ? "in a part" : "in the body", "more fields");
+                continue;
+            }
+            ck_assert_int_eq(talk_outcome(sock, 1), in_part ? KVC_E_UNKNOWN : KVC_OK);
+            close(sock);
+            wait_for(daemon_fds(s.daemon) <= s.fds, 2000);
+        }
     end(&s);
 }
 END_TEST
@@ -203,4 +241,5 @@ END_TEST
 
 CHECK_MAIN_LOOPS("daemon/malformed", CHECK_LONG_S, {test_bad_packets, 0, 1},
                  {test_wrong_sequence, 0, 0}, {test_garbage_bodies, 0, 0},
-                 {test_bodies_that_unpack_to_much, 0, 0}, {test_empty_packet_ends, 0, 0})
+                 {test_bodies_of_many_fields, 0, 0}, {test_fields_at_the_limit, 0, 0},
+                 {test_empty_packet_ends, 0, 0})
