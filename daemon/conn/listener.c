@@ -4,23 +4,32 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
 #include "daemon/base/fd.h"
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 
-#define ACCEPTS_PER_WAKE 32
+/*
+ * One connection a wake, so that those which have been let in wait for no more than that, and so
+ * many within a millisecond: who connects without end gets a part of the loop's time and not all.
+ */
+#define ACCEPTS_PER_TICK 5u
+#define TICK_MS          1u
 /* How long descriptors may be short without anybody telling; see listener_retry. */
 #define PAUSE_MS 100
 
 struct listener {
     uv_poll_t poll;
-    uv_timer_t timer; /* runs while paused */
+    uv_timer_t timer; /* runs while paused, or resting */
     int sock;
     int spare;
     bool paused;
+    bool resting; /* until the tick is over */
     bool closing;
+    uint64_t tick_us;  /* when it began */
+    uint32_t accepted; /* in it */
     int open_handles;
     listener_accept_cb *accept;
     void *arg;
@@ -33,16 +42,14 @@ static bool hold_spare(struct listener *l)
     return l->spare >= 0;
 }
 
-static void timer_cb(uv_timer_t *timer)
-{
-    listener_retry(container_of(timer, struct listener, timer));
-}
+static void timer_cb(uv_timer_t *timer);
 
 static void pause_accepting(struct listener *l, const char *why)
 {
     if (l->paused || l->closing)
         return;
     l->paused = true;
+    l->resting = false;
     uv_poll_stop(&l->poll);
     uv_timer_start(&l->timer, timer_cb, PAUSE_MS, PAUSE_MS);
     log_warn("conn", "accept paused reason=%s", why);
@@ -69,15 +76,39 @@ static enum accepted accept_one(struct listener *l)
     return ACCEPT_SHORT;
 }
 
+static void rest(struct listener *l)
+{
+    l->resting = true;
+    uv_poll_stop(&l->poll);
+    uv_timer_start(&l->timer, timer_cb, TICK_MS, 0);
+}
+
 static void poll_cb(uv_poll_t *poll, int status, int events)
 {
     struct listener *l = container_of(poll, struct listener, poll);
+    const uint64_t now = clock_now_us();
 
     (void)status;
     (void)events;
-    for (int i = 0; i < ACCEPTS_PER_WAKE && !l->paused && !l->closing; i++)
-        if (accept_one(l) != ACCEPTED)
-            break;
+    if (now - l->tick_us >= TICK_MS * CLOCK_MS_US) {
+        l->tick_us = now;
+        l->accepted = 0;
+    }
+    accept_one(l);
+    if (++l->accepted >= ACCEPTS_PER_TICK && !l->paused && !l->closing)
+        rest(l);
+}
+
+static void timer_cb(uv_timer_t *timer)
+{
+    struct listener *l = container_of(timer, struct listener, timer);
+
+    if (!l->resting)
+        listener_retry(l);
+    else if (uv_poll_start(&l->poll, UV_READABLE, poll_cb) < 0)
+        uv_timer_start(&l->timer, timer_cb, PAUSE_MS, 0);
+    else
+        l->resting = false;
 }
 
 kvc_status listener_open(uv_loop_t *loop, int sock, listener_accept_cb *accept, void *arg,

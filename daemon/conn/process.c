@@ -25,7 +25,6 @@ struct process {
     uv_poll_t poll;
     int pidfd;
     struct ucred cred;
-    uint64_t start_time;
     bool gone;
     process_gone_cb *cb;
     void *arg;
@@ -141,7 +140,6 @@ kvc_status process_open(uv_loop_t *loop, int sock, process_gone_cb *gone, void *
     status = open_pidfd(sock, p->cred.pid, &p->pidfd);
     if (status != KVC_OK)
         goto free_process;
-    p->start_time = read_start_time(p->cred.pid);
     if (fault_fires("process.poll") || uv_poll_init(loop, &p->poll, p->pidfd) < 0) {
         status = KVC_E_SYSTEM;
         goto close_pidfd;
@@ -185,9 +183,13 @@ uid_t process_uid(const struct process *process)
     return process->cred.uid;
 }
 
+/* Once the process has ended, its pid may be another's. */
 uint64_t process_start_time(const struct process *process)
 {
-    return process->start_time;
+    const uint64_t ticks = read_start_time(process->cred.pid);
+    struct pollfd end = {.fd = process->pidfd, .events = POLLIN};
+
+    return poll(&end, 1, 0) == 0 ? ticks : 0;
 }
 
 bool process_is_gone(const struct process *process)

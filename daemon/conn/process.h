@@ -32,7 +32,10 @@ void process_close(struct process *process);
 
 pid_t process_pid(const struct process *process); /* 0: not visible from here */
 uid_t process_uid(const struct process *process);
-/* Clock ticks since boot, field 22 of /proc/PID/stat; with the pid it names a process for ever. */
+/*
+ * Clock ticks since boot, field 22 of /proc/PID/stat; with the pid it names a process for ever.
+ * Read when it is asked for; 0 when the process has ended.
+ */
 uint64_t process_start_time(const struct process *process);
 bool process_is_gone(const struct process *process);
 
