@@ -53,6 +53,9 @@ static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *
     stats->refused_requests = message->refused_requests;
     stats->pinned_blocks = message->pinned_blocks;
     stats->limited_lookups = message->limited_lookups;
+    stats->closing_fds = message->closing_fds;
+    stats->stuck_fds = message->stuck_fds;
+    stats->left_open_fds = message->left_open_fds;
 }
 
 bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_packet *packet,

@@ -61,6 +61,9 @@ static const struct {
     PLAIN(stale_completions),
     PLAIN(bad_packets),
     PLAIN(refused_requests),
+    PLAIN(closing_fds),
+    PLAIN(stuck_fds),
+    PLAIN(left_open_fds),
     PLAIN(cpu_us),
 };
 #define N_FIGURES ((uint32_t)(sizeof(table) / sizeof(table[0])))

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 /*
- * Room for one descriptor more than a packet may have, so that one too many is seen as such. The
- * kernel closes what does not fit and sets MSG_CTRUNC.
+ * Room for all that Linux sends at once, many more than a packet may have: what does not fit the
+ * kernel closes, in the receiver's time, and closing may take as long as the sender likes.
  */
-#define CONTROL_FDS (KVC_WIRE_FDS_MAX + 1u)
+#define CONTROL_FDS 253u
 
 union control {
     struct cmsghdr align;
@@ -124,7 +124,7 @@ static const char *check_packet(const uint8_t *buf, size_t len, int flags, bool 
 
     if (flags & MSG_TRUNC)
         return "longer than a packet may be";
-    /* Too many were sent, or this process has no numbers left for them: both lose some. */
+    /* This process has no numbers left for them. */
     if (flags & MSG_CTRUNC)
         return "descriptors were lost";
     if (!only_rights)
@@ -164,7 +164,8 @@ static ssize_t receive(int sock, struct msghdr *msg)
     }
 }
 
-enum wire_result wire_recv(int sock, void *buf, struct wire_packet *packet, const char **why)
+enum wire_result wire_recv_close(int sock, void *buf, struct wire_packet *packet, const char **why,
+                                 wire_close_cb *close_cb, void *arg)
 {
     union control control;
     struct iovec iov = {.iov_base = buf, .iov_len = KVC_WIRE_PACKET_MAX};
@@ -193,9 +194,20 @@ enum wire_result wire_recv(int sock, void *buf, struct wire_packet *packet, cons
     if (wrong == NULL)
         return WIRE_OK;
     for (uint32_t i = 0; i < got.n; i++)
-        close_foreign(got.fds[i]);
+        close_cb(arg, got.fds[i]);
     *why = wrong;
     return WIRE_BAD;
+}
+
+static void close_here(void *arg, int fd)
+{
+    (void)arg;
+    close_foreign(fd);
+}
+
+enum wire_result wire_recv(int sock, void *buf, struct wire_packet *packet, const char **why)
+{
+    return wire_recv_close(sock, buf, packet, why, close_here, NULL);
 }
 
 enum wire_result wire_send(int sock, const struct wire_packet *packet)

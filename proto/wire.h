@@ -50,8 +50,7 @@ enum wire_type {
     WIRE_PING = 28,
     WIRE_REPORT = 29, /* no reply */
     WIRE_QUOTA = 30,
-    WIRE_REMOTE = 31,
-    WIRE_TYPE_MAX = 31,
+    WIRE_TYPE_MAX = 30,
 
     WIRE_DEBUG = 0x3f00, /* debug builds only: faults, clock, invariants */
 
@@ -92,6 +91,14 @@ enum wire_result {
 enum wire_result wire_recv(int sock, void *buf, struct wire_packet *packet, const char **why);
 
 /*
+ * The same for who must not wait for a descriptor to close: those of a malformed packet go to
+ * close, whose they are then.
+ */
+typedef void wire_close_cb(void *arg, int fd);
+enum wire_result wire_recv_close(int sock, void *buf, struct wire_packet *packet, const char **why,
+                                 wire_close_cb *close, void *arg);
+
+/*
  * Sends one packet without blocking. Takes header fields and fds from packet; the fds stay the
  * caller's. Never raises SIGPIPE. WIRE_EOF when the other side is gone: what it sent before may
  * still wait to be received. WIRE_FAIL sends nothing and leaves the connection usable. Two of its
@@ -103,7 +110,8 @@ enum wire_result wire_send(int sock, const struct wire_packet *packet);
 /* Closes and forgets the fds of a packet: the one place where refused descriptors end. */
 void wire_close_fds(struct wire_packet *packet);
 
-/* Writes or reads the 16 header bytes; wire_parse_header gives a text on a bad header, else NULL. */
+/* Writes or reads the 16 header bytes; wire_parse_header gives a text on a bad header, else NULL.
+ */
 void wire_put_header(uint8_t header[KVC_WIRE_HEADER_BYTES], const struct wire_packet *packet);
 const char *wire_parse_header(const uint8_t *bytes, size_t len, struct wire_packet *packet);
 

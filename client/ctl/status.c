@@ -65,6 +65,9 @@ static void print_json(const struct admin_stats *stats, json_t *quarantine, json
     put(root, "stale_completions", stats->stale_completions);
     put(root, "bad_packets", stats->bad_packets);
     put(root, "refused_requests", stats->refused_requests);
+    put(root, "closing_fds", stats->closing_fds);
+    put(root, "stuck_fds", stats->stuck_fds);
+    put(root, "left_open_fds", stats->left_open_fds);
     json_object_set_new(root, "cpu_s", json_real((double)stats->cpu_us * 1e-6));
     json_dumpf(root, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     putchar('\n');
@@ -135,6 +138,10 @@ static kvc_status print_text(kvc_client *client, const struct admin_stats *stats
            (unsigned long long)stats->evictions, (unsigned long long)stats->skipped_blocks);
     if (stats->pinned_blocks)
         printf("  pinned blocks %llu\n", (unsigned long long)stats->pinned_blocks);
+    if (stats->stuck_fds || stats->left_open_fds)
+        printf("  descriptors of clients: %llu do not close, %llu wait, %llu were left open\n",
+               (unsigned long long)stats->stuck_fds, (unsigned long long)stats->closing_fds,
+               (unsigned long long)stats->left_open_fds);
     printf("  oldest operation %.1f ms\n", (double)stats->oldest_op_us * 1e-3);
     rows = json_array();
     status = list_fetch(client, "namespaces", rows);

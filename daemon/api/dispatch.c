@@ -51,7 +51,6 @@ static const struct route routes[] = {
     {WIRE_CONFIG, ROLE(STORE_ROLE_OPERATOR), 0, settings_config},
     {WIRE_PING, ALL, 0, inspect_ping},
     {WIRE_REPORT, W | R, NO_REPLY, load_report},
-    {WIRE_REMOTE, W | R | S, 0, remote_remote},
 #ifdef KVC_DEBUG
     {WIRE_DEBUG, ALL, 0, debug_debug},
 #endif
@@ -95,10 +94,12 @@ static kvc_status handle(struct session *s, const struct route *route,
     return route->handle(s, request, why);
 }
 
-/* Descriptors cost the daemon much and a client that sends them in vain nothing. */
+/* Descriptors cost the daemon much and a client that sends them in vain nothing: it waits. */
 static bool too_many_in_vain(struct session *s, uint32_t n_fds)
 {
     s->refused_fds += n_fds;
+    if (n_fds > 0)
+        connection_in_vain(s->connection, n_fds);
     return s->refused_fds > KVC_SESSION_REFUSED_FDS_MAX;
 }
 

@@ -58,10 +58,12 @@ static struct msg_stats_tier tier_figures(const struct store_stats *stats, enum 
 kvc_status inspect_stats(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct api *api = s->api;
+    struct closer_stats closing;
     struct store_stats stats;
     struct msg_stats_reply reply;
 
     (void)why;
+    closer_figures(api->hub.closer, &closing);
     store_stats(api->store, &stats);
     reply = (struct msg_stats_reply){
         .version = KVC_BUILD_VERSION,
@@ -95,6 +97,9 @@ kvc_status inspect_stats(struct session *s, const struct request *request, struc
         .quarantine_oldest_us = stats.quarantine_oldest_us,
         .pinned_blocks = stats.pinned_blocks,
         .limited_lookups = stats.limited_lookups,
+        .closing_fds = closing.waiting,
+        .stuck_fds = closing.stuck,
+        .left_open_fds = closing.left_open,
     };
     session_reply(s, WIRE_STATS, request->seq, codec_stats(api->codec, &reply));
     return KVC_OK;

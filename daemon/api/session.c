@@ -6,7 +6,6 @@
 
 #include "daemon/api/gate.h"
 #include "daemon/api/memory.h"
-#include "daemon/api/remote.h"
 #include "daemon/api/silence.h"
 #include "daemon/api/transfer.h"
 #include "daemon/base/clock.h"
@@ -95,7 +94,6 @@ static void connection_ended(void *arg)
     }
     s->state = SESSION_ENDED;
     save_forget_session(s);
-    remote_forget_session(s);
     store_owner_end(s->api->store, s->owner);
     transfer_forget_session(s);
     gate_forget_session(s);
@@ -135,12 +133,19 @@ static kvc_status open_process(struct api *api, int sock, struct session *s)
 /* Who opens connections without end, or without HELLO, leaves descriptors for other users. */
 static bool is_one_too_many(const struct session *s)
 {
+    const pid_t pid = process_pid(s->process);
+    const uid_t uid = process_uid(s->process);
     const struct session *other;
-    uint32_t n = 0;
+    uint32_t users = 0, own = 0;
 
-    list_for_each(other, &s->api->sessions, link)
-        n += other->connection != NULL && process_uid(other->process) == process_uid(s->process);
-    return n >= KVC_TENANT_SESSIONS_MAX;
+    list_for_each(other, &s->api->sessions, link) {
+        const bool same = other->connection != NULL && process_uid(other->process) == uid;
+
+        users += same;
+        own += same && process_pid(other->process) == pid;
+    }
+    return users >= KVC_TENANT_SESSIONS_MAX ||
+           (own >= PACE_CONNECTIONS && pace_owes(&s->api->hub.pace, pid, uid));
 }
 
 void session_accept(void *arg, int sock)
@@ -157,7 +162,6 @@ void session_accept(void *arg, int sock)
     list_init(&s->memories);
     list_init(&s->transfers);
     list_init(&s->events);
-    list_init(&s->remotes);
     copier_queue_init(&s->copies);
     list_init(&s->on_gpu.link);
     s->connected_us = clock_now_us();
@@ -184,7 +188,7 @@ close_process:
 free_session:
     mem_free(s);
 refuse:
-    fd_close(sock);
+    closer_close(api->hub.closer, sock, CLOSER_NOBODY);
     if (status != KVC_E_DISCONNECTED)
         log_warn("api", "connection not served reason=\"%s\"", kvc_status_text(status));
 }

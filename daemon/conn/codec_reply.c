@@ -119,17 +119,6 @@ struct bytes codec_lookup(struct codec *codec, const struct msg_lookup_reply *re
     m.host = reply->host;
     m.pending = reply->pending;
     m.reach = reply->reach;
-    m.remote = reply->remote;
-    m.fetch = reply->fetch;
-    return BODY(codec, m);
-}
-
-struct bytes codec_remote(struct codec *codec, const struct msg_remote_reply *reply)
-{
-    Kvcache__RemoteReply m = KVCACHE__REMOTE_REPLY__INIT;
-
-    m.done = reply->done;
-    m.blocks = reply->blocks;
     return BODY(codec, m);
 }
 
@@ -279,6 +268,9 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.quarantine_oldest_us = reply->quarantine_oldest_us;
     m.pinned_blocks = reply->pinned_blocks;
     m.limited_lookups = reply->limited_lookups;
+    m.closing_fds = reply->closing_fds;
+    m.stuck_fds = reply->stuck_fds;
+    m.left_open_fds = reply->left_open_fds;
     return BODY(codec, m);
 }
 

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
@@ -19,10 +20,14 @@
  */
 #define PACKETS_PER_WAKE  16
 #define FDS_LIKE_A_PACKET 8
-#define TURN_US           CLOCK_MS_US
+#define TURN_US           50u
 /* How often a queue that does not empty by itself is looked at. */
 #define QUEUE_LOOK_MS  250
 #define QUEUE_RETRY_MS 5
+/* How long the closer gets for what a client has sent, before it may send more. */
+#define CLOSER_HOLD_US 10000u
+/* And all of them, when the daemon ends. */
+#define CLOSE_WAIT_US (2 * CLOCK_S_US)
 
 enum connection_state {
     CONNECTION_OPEN,
@@ -35,6 +40,7 @@ struct connection {
     void *arg;
     uv_poll_t poll;
     uv_timer_t timer; /* runs while the queue is not empty */
+    uv_timer_t hold;  /* runs while it is held */
     int sock;
     enum connection_state state;
     int open_handles;
@@ -49,20 +55,61 @@ struct connection {
 kvc_status connection_hub_init(struct connection_hub *hub, uv_loop_t *loop)
 {
     *hub = (struct connection_hub){.loop = loop, .buffer = mem_alloc(KVC_WIRE_PACKET_MAX)};
-    return hub->buffer != NULL ? KVC_OK : KVC_E_NO_MEMORY;
+    return hub->buffer != NULL && closer_create(&hub->closer) == 0 ? KVC_OK : KVC_E_NO_MEMORY;
 }
 
 void connection_hub_fini(struct connection_hub *hub)
 {
+    closer_destroy(hub->closer, CLOSE_WAIT_US);
     mem_free(hub->buffer);
+    hub->closer = NULL;
     hub->buffer = NULL;
+}
+
+static struct closer_source source_of(const struct connection *c)
+{
+    return (struct closer_source){.user = c->uid, .process = c->pid};
+}
+
+static void close_fd(void *arg, int fd)
+{
+    const struct connection *c = arg;
+
+    closer_close(c->hub->closer, fd, source_of(c));
+}
+
+/*
+ * Whether packets wait in a socket that takes no more of them: what they bring is closed with it.
+ * The end looks like an empty packet, but for the sender's name that each packet has if asked for.
+ */
+static bool has_packets(int sock)
+{
+    const int on = 1;
+    union {
+        struct cmsghdr align;
+        uint8_t bytes[CMSG_SPACE(sizeof(struct ucred))];
+    } control;
+    struct msghdr msg = {.msg_control = control.bytes, .msg_controllen = sizeof(control)};
+
+    return shutdown(sock, SHUT_RDWR) < 0 ||
+           setsockopt(sock, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0 ||
+           recvmsg(sock, &msg, MSG_PEEK | MSG_DONTWAIT) != 0 || msg.msg_controllen > 0 ||
+           (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+}
+
+static void close_socket(struct connection *c)
+{
+    if (has_packets(c->sock))
+        close_fd(c, c->sock);
+    else
+        fd_close(c->sock);
 }
 
 static void close_handle(struct connection *c)
 {
     if (--c->open_handles > 0)
         return;
-    fd_close(c->sock);
+    close_socket(c);
     c->events->ended(c->arg);
     mem_free(c);
 }
@@ -77,6 +124,11 @@ static void timer_close_cb(uv_handle_t *handle)
     close_handle(container_of((uv_timer_t *)handle, struct connection, timer));
 }
 
+static void hold_close_cb(uv_handle_t *handle)
+{
+    close_handle(container_of((uv_timer_t *)handle, struct connection, hold));
+}
+
 /* The queue's descriptors end now; the socket, which is polled, when the loop has let it go. */
 void connection_end(struct connection *c)
 {
@@ -86,6 +138,7 @@ void connection_end(struct connection *c)
     outqueue_clear(&c->out);
     uv_close((uv_handle_t *)&c->poll, poll_close_cb);
     uv_close((uv_handle_t *)&c->timer, timer_close_cb);
+    uv_close((uv_handle_t *)&c->hold, hold_close_cb);
 }
 
 bool connection_is_over(const struct connection *c)
@@ -101,6 +154,7 @@ void connection_malformed(struct connection *c, const char *why)
     if (c->state == CONNECTION_CLOSING)
         return;
     c->hub->bad_packets++;
+    pace_charge(&c->hub->pace, c->pid, c->uid, PACE_PACKET_US);
     log_warn("conn", "malformed packet pid=%d uid=%u reason=\"%s\"", (int)c->pid, c->uid, why);
     connection_end(c);
 }
@@ -117,12 +171,17 @@ void connection_cut(struct connection *c, const char *why)
 
 static void poll_cb(uv_poll_t *poll, int status, int events);
 
+static bool is_held(const struct connection *c)
+{
+    return uv_is_active((const uv_handle_t *)&c->hold);
+}
+
 /* Asks the loop for what is needed now: writable only while something waits to be written. */
 static void update_poll(struct connection *c)
 {
     int wanted = 0;
 
-    if (c->out.bytes < KVC_OUT_STOP_BYTES)
+    if (c->out.bytes < KVC_OUT_STOP_BYTES && !is_held(c))
         wanted |= UV_READABLE;
     if (!outqueue_empty(&c->out) && !c->later)
         wanted |= UV_WRITABLE;
@@ -215,6 +274,22 @@ void connection_send(struct connection *c, uint16_t type, uint32_t seq, const ui
     enqueue(c, &packet, result == OUTQUEUE_LATER);
 }
 
+static void hold_cb(uv_timer_t *timer)
+{
+    update_poll(container_of(timer, struct connection, hold));
+}
+
+static void hold(struct connection *c, uint64_t us)
+{
+    uv_timer_start(&c->hold, hold_cb, (us + CLOCK_MS_US - 1) / CLOCK_MS_US, 0);
+    update_poll(c);
+}
+
+void connection_in_vain(struct connection *c, uint32_t n_fds)
+{
+    pace_charge(&c->hub->pace, c->pid, c->uid, (uint64_t)n_fds * PACE_FD_US);
+}
+
 /* Handles one packet; what it cost in packets, or 0 when there is none now, or no more. */
 static uint32_t receive(struct connection *c)
 {
@@ -226,12 +301,13 @@ static uint32_t receive(struct connection *c)
     if (fault_fires("connection.recv"))
         result = (errno = ENOMEM, WIRE_FAIL);
     else
-        result = wire_recv(c->sock, c->hub->buffer, &packet, &why);
+        result = wire_recv_close(c->sock, c->hub->buffer, &packet, &why, close_fd, c);
     switch (result) {
     case WIRE_OK:
         cost = 1 + packet.n_fds / FDS_LIKE_A_PACKET;
         c->events->packet(c->arg, &packet);
-        wire_close_fds(&packet);
+        for (uint32_t i = 0; i < packet.n_fds; i++)
+            close_fd(c, packet.fds[i]);
         return c->state == CONNECTION_OPEN ? cost : 0;
     case WIRE_AGAIN:
         return 0;
@@ -249,6 +325,20 @@ static uint32_t receive(struct connection *c)
     return 0;
 }
 
+static bool may_read(struct connection *c)
+{
+    uint64_t wait;
+
+    if (c->state != CONNECTION_OPEN || c->out.bytes >= KVC_OUT_STOP_BYTES || is_held(c))
+        return false;
+    wait = pace_wait_us(&c->hub->pace, c->pid, c->uid);
+    if (wait == 0 && closer_is_pressed(c->hub->closer, source_of(c)))
+        wait = CLOSER_HOLD_US;
+    if (wait > 0)
+        hold(c, wait);
+    return wait == 0;
+}
+
 /*
  * libuv stops a handle whose socket has an error, such as the reset of a peer that closed with
  * packets unread. What it sent before is still there: sending or receiving clears the error.
@@ -262,9 +352,9 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
         c->polled = 0;
     if ((events & UV_WRITABLE) || status < 0)
         flush(c);
-    for (uint32_t spent = 0; spent < PACKETS_PER_WAKE && c->state == CONNECTION_OPEN &&
+    for (uint32_t spent = 0; spent < PACKETS_PER_WAKE && may_read(c) &&
                              (spent == 0 || clock_now_us() - began < TURN_US);) {
-        uint32_t cost = c->out.bytes < KVC_OUT_STOP_BYTES ? receive(c) : 0;
+        uint32_t cost = receive(c);
 
         if (cost == 0)
             break;
@@ -275,7 +365,7 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
 
 /*
  * A child that holds the same socket may go on sending; only what was there when the process ended
- * is read, which the size of the receive queue says.
+ * is read, which the size of the receive queue says. Of who has flooded the closer nothing is.
  */
 void connection_finish(struct connection *c)
 {
@@ -284,7 +374,7 @@ void connection_finish(struct connection *c)
     if (c->state == CONNECTION_CLOSING || ioctl(c->sock, SIOCINQ, &waiting) < 0)
         waiting = 0;
     for (int got = 0; c->state == CONNECTION_OPEN && got < waiting; got += KVC_WIRE_HEADER_BYTES)
-        if (receive(c) == 0)
+        if (closer_is_pressed(c->hub->closer, source_of(c)) || receive(c) == 0)
             break;
     connection_end(c);
 }
@@ -307,7 +397,8 @@ kvc_status connection_open(struct connection_hub *hub, int sock,
         return KVC_E_SYSTEM;
     }
     uv_timer_init(hub->loop, &c->timer);
-    c->open_handles = 2;
+    uv_timer_init(hub->loop, &c->hold);
+    c->open_handles = 3;
     *connection = c;
     update_poll(c);
     return KVC_OK;

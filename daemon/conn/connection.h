@@ -5,7 +5,11 @@
  *
  * A connection reads packets from one socket, a bounded number each time the loop wakes, and queues
  * what it sends. A client that does not read its replies is not read from either
- * (KVC_OUT_STOP_BYTES) and in the end cut (KVC_OUT_CUT_BYTES, KVC_OUT_CUT_MS).
+ * (KVC_OUT_STOP_BYTES) and in the end cut (KVC_OUT_CUT_BYTES, KVC_OUT_CUT_MS). Nor is one that is
+ * held for what its process has sent (pace.h).
+ *
+ * Descriptors that came from a client, and its socket, which may hold more of them, are closed by
+ * the closer.
  */
 #ifndef KVC_CONN_CONNECTION_H
 #define KVC_CONN_CONNECTION_H
@@ -14,6 +18,8 @@
 #include <stddef.h>
 #include <uv.h>
 
+#include "daemon/base/closer.h"
+#include "daemon/conn/pace.h"
 #include "proto/status.h"
 #include "proto/wire.h"
 
@@ -23,6 +29,8 @@ struct connection;
 struct connection_hub {
     uv_loop_t *loop;
     uint8_t *buffer; /* KVC_WIRE_PACKET_MAX bytes: one packet is handled at a time */
+    struct closer *closer;
+    struct pace pace;
     uint64_t bad_packets;
     uint64_t cut;
 };
@@ -32,8 +40,8 @@ void connection_hub_fini(struct connection_hub *hub);
 
 struct connection_events {
     /*
-     * One packet. Its fds are closed when this returns, except those that were taken by setting
-     * them to -1. It may send, end or finish the connection.
+     * One packet. Its fds are not its own any more when this returns, except those that were taken
+     * by setting them to -1. It may send, end or finish the connection.
      */
     void (*packet)(void *arg, struct wire_packet *packet);
     /*
@@ -70,7 +78,9 @@ void connection_cut(struct connection *connection, const char *why);
 /* Handles what has arrived so far, however full the queue is, then ends it: its process is gone. */
 void connection_finish(struct connection *connection);
 
-/* For the log, before the first packet. */
+/* A request that was refused brought so many descriptors. */
+void connection_in_vain(struct connection *connection, uint32_t n_fds);
+/* Before the first packet: for the log, and for what its process has done. */
 void connection_set_peer(struct connection *connection, pid_t pid, uid_t uid);
 
 size_t connection_queued_bytes(const struct connection *connection);

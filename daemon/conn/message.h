@@ -95,13 +95,6 @@ struct msg_lookup {
     uint32_t offset;
     uint32_t lease_ms;
     bool probe, more;
-    uint32_t remote_ms;
-};
-
-struct msg_remote {
-    uint64_t fetch;
-    uint32_t wait_ms;
-    bool decline;
 };
 
 struct msg_save_entry {
@@ -228,7 +221,6 @@ struct request {
         struct msg_region_part region_part;
         struct msg_region region;
         struct msg_lookup lookup;
-        struct msg_remote remote;
         struct msg_save save;
         struct msg_abort abort;
         struct msg_load load;
@@ -298,13 +290,6 @@ struct msg_lookup_reply {
     const uint8_t *token; /* KVC_TOKEN_BYTES, or NULL */
     uint32_t lease_ms;
     uint32_t gpu, host, pending, reach;
-    uint32_t remote;
-    uint64_t fetch;
-};
-
-struct msg_remote_reply {
-    bool done;
-    uint32_t blocks;
 };
 
 /* Of the assigned keys of an entry, in order. */
@@ -371,6 +356,7 @@ struct msg_stats_reply {
     uint64_t stale_completions, admitted_at_once, admitted_blocks, checksum_failures;
     uint64_t bad_packets, refused_requests;
     uint64_t cpu_us, quarantine_oldest_us, pinned_blocks, limited_lookups;
+    uint64_t closing_fds, stuck_fds, left_open_fds;
 };
 
 #define MSG_LIST_COLUMNS 14u

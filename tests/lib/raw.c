@@ -88,8 +88,8 @@ static const struct bad bad_packets[] = {
     {"64 said, 65 sent", WHY_COUNT, 8, 65, 64, -1, -1, 0, 0},
     {"65 said, none sent", WHY_MANY, 8, 0, 65, -1, -1, 0, 0},
     {"65535 said, none sent", WHY_MANY, 8, 0, 0xffff, -1, -1, 0, 0},
-    {"all that the kernel takes, said", WHY_LOST, 8, RAW_FDS_MAX, -1, -1, -1, 0, 0},
-    {"all that the kernel takes, unsaid", WHY_LOST, 0, RAW_FDS_MAX, 0, -1, -1, 0, 0},
+    {"all that the kernel takes, said", WHY_MANY, 8, RAW_FDS_MAX, -1, -1, -1, 0, 0},
+    {"all that the kernel takes, unsaid", WHY_COUNT, 0, RAW_FDS_MAX, 0, -1, -1, 0, 0},
 };
 
 void raw_put_u16(struct raw *raw, size_t at, uint32_t value)

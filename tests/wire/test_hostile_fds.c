@@ -115,7 +115,7 @@ START_TEST(F39_flood_of_descriptors)
     }
     ck_assert_int_ge(sent, (int)(KVC_SESSION_REFUSED_FDS_MAX / KVC_WIRE_FDS_MAX));
     ck_assert(talk_ended(sock));
-    ck_assert_int_lt(daemon_fds(n.daemon), n.fds + 2 * (int)KVC_WIRE_FDS_MAX);
+    wait_for(daemon_fds(n.daemon) < n.fds + 2 * (int)KVC_WIRE_FDS_MAX, 5000);
     close(sock);
     close(fd);
     neighbour_close(&n);
@@ -166,6 +166,17 @@ END_TEST
 
 #define LINGER_S 20
 
+static uint64_t stuck(const struct neighbour *n)
+{
+    Kvcache__Stats ask = KVCACHE__STATS__INIT;
+    Kvcache__StatsReply *reply =
+        talk_ask(n->worker.sock, WIRE_STATS, &ask.base, &kvcache__stats_reply__descriptor);
+    const uint64_t fds = reply->stuck_fds;
+
+    talk_free(reply);
+    return fds;
+}
+
 // A TCP socket with data that nobody takes: whoever closes it last waits for as long as it says.
 static int open_lingering(int *listener, int *peer)
 {
@@ -202,33 +213,79 @@ static void send_miscounted(int sock, int fd)
     close(saved);
 }
 
-// The daemon's close is the last one, and must not be the one that waits.
+// Where a descriptor is closed: with a request that is refused, with one that is malformed where it
+// is handled or where it is received, with a connection that is not read to its end.
+enum closed { REFUSED, REFUSED_PIECE, UNWANTED, MISCOUNTED, UNREAD, CLOSED_WAYS };
+
+static void send_to_be_closed(int sock, enum closed how, int fd)
+{
+    static const uint16_t types[] = {UNKNOWN_TYPE, WIRE_REGION_PART, WIRE_PING};
+    struct wire_packet wrong = {.type = 0, .seq = 4};
+
+    if (how == MISCOUNTED) {
+        send_miscounted(sock, fd);
+        return;
+    }
+    if (how == UNREAD)
+        ck_assert_int_eq(wire_send(sock, &wrong), WIRE_OK);
+    send_fds(sock, how == UNREAD ? UNKNOWN_TYPE : types[how], fd, 1);
+}
+
+// The daemon's close is the last one, and really waits: for a peer that does not read, as long as
+// the sender has said. It is a thread that waits, and status says so.
 START_TEST(F4_closing_what_came_makes_nobody_wait)
 {
-    static const uint16_t types[] = {UNKNOWN_TYPE, WIRE_REGION_PART, WIRE_PING, 0};
-    struct wire_packet packet = {.type = types[_i], .seq = 5, .n_fds = 1};
     struct neighbour n;
-    int sock, listener, peer;
+    int sock, fd, listener, peer;
     time_t began;
 
     neighbour_open(&n, NULL);
-    if (_i >= 2)
+    daemon_log_expect(n.daemon, "closing a descriptor takes long");
+    if (_i >= UNWANTED)
         daemon_log_expect(n.daemon, "malformed packet");
+    daemon_fault_arm(n.daemon, "closer.linger", 0, UINT32_MAX);
     sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
-    packet.fds[0] = open_lingering(&listener, &peer);
+    fd = open_lingering(&listener, &peer);
     daemon_freeze(n.daemon);
-    if (packet.type == 0)
-        send_miscounted(sock, packet.fds[0]);
-    else
-        ck_assert_int_eq(wire_send(sock, &packet), WIRE_OK);
-    close(packet.fds[0]);
+    send_to_be_closed(sock, _i, fd);
+    close(fd);
     daemon_thaw(n.daemon);
     began = time(NULL);
-    neighbour_works(&n);
+    wait_for(stuck(&n) == 1, 1000 * LINGER_S / 2);
+    for (int i = 0; i < 100; i++)
+        neighbour_works(&n);
     ck_assert_int_lt(time(NULL) - began, LINGER_S / 2);
     close(sock);
-    close(peer);
+    close(peer); // unread: that ends it
     close(listener);
+    wait_for(stuck(&n) == 0, 5000);
+    ck_assert_uint_gt(daemon_fault_fired(n.daemon, "closer.linger"), 0);
+    neighbour_close(&n);
+}
+END_TEST
+
+// A thousand that do not close, from one user: the neighbour, the same user's, works on.
+START_TEST(F4_many_that_do_not_close)
+{
+    struct neighbour n;
+    int sock, fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    neighbour_open(&n, NULL);
+    daemon_log_expect(n.daemon, "closing a descriptor takes long");
+    daemon_log_expect(n.daemon, "too many descriptors with refused requests");
+    daemon_fault_arm(n.daemon, "closer.stuck", 0, UINT32_MAX);
+    sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
+    for (uint32_t i = 0; i <= KVC_SESSION_REFUSED_FDS_MAX; i += KVC_WIRE_FDS_MAX)
+        send_fds(sock, UNKNOWN_TYPE, fd, KVC_WIRE_FDS_MAX);
+    for (int i = 0; i < 100; i++)
+        neighbour_works(&n);
+    ck_assert(talk_ended(sock));
+    wait_for(stuck(&n) > 1, 5000);
+    neighbour_works(&n);
+    daemon_fault_off(n.daemon, "closer.stuck");
+    wait_for(stuck(&n) == 0, 5000);
+    close(sock);
+    close(fd);
     neighbour_close(&n);
 }
 END_TEST
@@ -236,4 +293,5 @@ END_TEST
 CHECK_MAIN_LOOPS("wire/hostile_fds", CHECK_LIFE_S, {F39_descriptors_of_every_kind, 0, 0},
                  {F39_flood_of_descriptors, 0, 0}, {F39_no_number_left_for_descriptors, 0, 12},
                  {F39_connections_inside_themselves, 0, 0},
-                 {F4_closing_what_came_makes_nobody_wait, 0, 3})
+                 {F4_closing_what_came_makes_nobody_wait, 0, CLOSED_WAYS - 1},
+                 {F4_many_that_do_not_close, 0, 0})
