@@ -67,7 +67,6 @@ static struct save *make_save(struct owner *owner, const struct store_save *req,
     save->checksums = req->checksums;
     save->notify = req->notify;
     save->by_daemon = req->by_daemon;
-    save->place = req->place;
     list_init(&save->more);
     save->admission = admission;
     note_slices(owner->store, req, save);
@@ -94,24 +93,14 @@ static void describe_slot(const struct save *save, const struct admission_entry 
 /* The daemon itself reaches every extent. */
 static uint64_t *const anywhere[TIER_COUNT];
 
-static enum room take_room(const struct save *save, struct partition *taker, enum tier_kind *tier,
-                           uint32_t *slot)
-{
-    *tier = TIER_HOST;
-    if (save->place != STORE_PLACE_GPU_FIRST && room_take_host(taker, slot))
-        return ROOM_TAKEN;
-    if (save->place == STORE_PLACE_HOST_ONLY)
-        return ROOM_NONE;
-    return room_take(taker, save->by_daemon ? anywhere : save->owner->mapped, tier, slot);
-}
-
 static enum room assign(struct store *store, struct save *save, const struct admission_entry *entry,
                         uint32_t i)
 {
     struct admission *admission = save->admission;
     enum tier_kind tier;
     uint32_t slot, id;
-    enum room room = take_room(save, entry->partition, &tier, &slot);
+    enum room room =
+        room_take(entry->partition, save->by_daemon ? anywhere : save->owner->mapped, &tier, &slot);
     struct table_slot *record;
 
     if (room != ROOM_TAKEN)
