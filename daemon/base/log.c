@@ -1,6 +1,7 @@
 #include "daemon/base/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -8,6 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,6 +34,7 @@ static struct {
     log_sink *sink;
     void *sink_arg;
     struct log_place places[LOG_PLACES];
+    uint64_t lost; // lines that could not be written, since the last that could
 } logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .max = LOG_LEVEL_INFO};
 
 static const char *const level_names[] = {
@@ -130,7 +135,35 @@ static size_t clip(int wanted, size_t room)
     return wanted < 0 ? 0 : (size_t)wanted < room ? (size_t)wanted : room - 1;
 }
 
-static void write_stderr(enum log_level level, const char *line, size_t length)
+// A pipe that nobody reads is full at some time. What is written must go at once: the pipe itself
+// is the buffer, and a line that has no room in it is lost. O_NONBLOCK would be everybody's who has
+// the same stderr. Where the kernel cannot be asked not to wait (Linux before 6.4, for pipes), poll
+// says that there is room, which only another writer of the same pipe can take in between.
+static bool write_at_once(int fd, const char *text, size_t length)
+{
+    struct iovec iov = {.iov_base = (void *)text, .iov_len = length};
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    struct stat st;
+    ssize_t n;
+
+    if (fstat(fd, &st) < 0)
+        return false;
+    if (S_ISSOCK(st.st_mode))
+        return send(fd, text, length, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length;
+    if (S_ISFIFO(st.st_mode)) {
+        n = pwritev2(fd, &iov, 1, -1, RWF_NOWAIT);
+        if (n >= 0 || errno == EAGAIN || errno == EPIPE)
+            return n == (ssize_t)length;
+    }
+    if (poll(&room, 1, 0) <= 0 || !(room.revents & POLLOUT))
+        return false;
+    do
+        n = write(fd, text, length);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)length;
+}
+
+static bool write_stderr(enum log_level level, const char *line, size_t length)
 {
     char out[LOG_LINE_MAX + 64];
     size_t n;
@@ -149,17 +182,18 @@ static void write_stderr(enum log_level level, const char *line, size_t length)
                            (int)length, line),
                   sizeof(out) - n);
     }
-    // One write, so that lines of several processes do not mix. Nothing can be done if it fails.
-    while (write(STDERR_FILENO, out, n) < 0 && errno == EINTR)
-        ;
+    // One write, so that lines of several processes do not mix.
+    return write_at_once(STDERR_FILENO, out, n);
 }
 
 static void emit(enum log_level level, const char *line, size_t length)
 {
     if (logger.sink)
         logger.sink(logger.sink_arg, level, line, length);
+    else if (!write_stderr(level, line, length))
+        logger.lost++;
     else
-        write_stderr(level, line, length);
+        logger.lost = 0;
 }
 
 void log_line(enum log_level level, const char *room, const char *format, ...)
@@ -178,6 +212,10 @@ void log_line(enum log_level level, const char *room, const char *format, ...)
     va_start(args, format);
     n += clip(vsnprintf(line + n, sizeof(line) - n, format, args), sizeof(line) - n);
     va_end(args);
+    if (logger.lost > 0)
+        n += clip(snprintf(line + n, sizeof(line) - n, " lost_before=%llu",
+                           (unsigned long long)logger.lost),
+                  sizeof(line) - n);
     if (muted > 0)
         n +=
             clip(snprintf(line + n, sizeof(line) - n, " muted_before=%u", muted), sizeof(line) - n);

@@ -7,7 +7,9 @@
 //
 // The first function that knows a cause logs it; callers pass the status on and say nothing.
 // A place that logs more than LOG_BURST lines within LOG_WINDOW_US is muted for the rest of the
-// window; how many lines that cost is said in the next line that it writes.
+// window; how many lines that cost is said in the next line that it writes. Nobody waits for who
+// reads stderr: a line that cannot be written at once is lost, and the next that can says how many
+// there were.
 //
 // What is configured here is the one global state of the daemon outside main; any thread may log.
 #ifndef KVC_DAEMON_BASE_LOG_H

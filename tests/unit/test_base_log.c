@@ -1,6 +1,9 @@
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
@@ -158,8 +161,73 @@ START_TEST(log_puts_a_priority_before_lines_to_the_journal)
 }
 END_TEST
 
-CHECK_MAIN("base/log", CHECK_UNIT_S, log_writes_level_room_and_pairs,
-           log_drops_what_is_above_its_level, log_is_one_line_whatever_it_is_given,
-           log_keeps_errno_and_knows_it, log_mutes_a_flood_and_says_how_much,
-           log_parses_its_level_names, log_puts_a_time_before_lines_on_stderr,
-           log_puts_a_priority_before_lines_to_the_journal)
+// The other end, and stderr in its place: a pipe of one page, or a socket.
+static int replace_stderr(bool socket, int *saved)
+{
+    int ends[2];
+
+    if (socket) {
+        ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    } else {
+        ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+        ck_assert_int_gt(fcntl(ends[1], F_SETPIPE_SZ, 4096), 0);
+    }
+    *saved = dup(2);
+    ck_assert_int_eq(dup2(ends[1], 2), 2);
+    close(ends[1]);
+    return ends[0];
+}
+
+static size_t read_all(int fd, char *text, size_t size)
+{
+    size_t n = 0;
+
+    for (ssize_t got; n + 1 < size && (got = read(fd, text + n, size - n - 1)) > 0;)
+        n += (size_t)got;
+    text[n] = '\0';
+    return n;
+}
+
+// Nobody reads: whoever logs goes on, and the first line after that says what is missing.
+START_TEST(F4_log_waits_for_nobody_who_reads_it)
+{
+    static char text[1024 * 1024];
+    char value[900], said[32];
+    int saved, reader = replace_stderr(_i == 1, &saved), lines = 0;
+
+    signal(SIGPIPE, SIG_IGN);
+    memset(value, 'x', sizeof(value) - 1);
+    value[sizeof(value) - 1] = '\0';
+    for (int i = 0; i < 1000; i++) {
+        errno = 0;
+        log_info("x", "line value=%s", value);
+        ck_assert_int_eq(errno, 0);
+        if (i % 10 == 0)
+            clock_advance(LOG_WINDOW_US);
+    }
+    fcntl(reader, F_SETFL, O_NONBLOCK);
+    read_all(reader, text, sizeof(text));
+    for (const char *at = strstr(text, "line value"); at; at = strstr(at + 1, "line value"))
+        lines++;
+    ck_assert_int_gt(lines, 0);
+    ck_assert_int_lt(lines, 1000);
+    log_info("x", "again");
+    log_info("x", "and again");
+    read_all(reader, text, sizeof(text));
+    snprintf(said, sizeof(said), "again lost_before=%d\n", 1000 - lines);
+    ck_assert_ptr_nonnull(strstr(text, said));
+    ck_assert_ptr_nonnull(strstr(text, "and again\n"));
+    close(reader);
+    log_info("x", "to nobody, who is gone");
+    ck_assert_int_eq(dup2(saved, 2), 2);
+    close(saved);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("base/log", CHECK_UNIT_S, {log_writes_level_room_and_pairs, 0, 0},
+                 {log_drops_what_is_above_its_level, 0, 0},
+                 {log_is_one_line_whatever_it_is_given, 0, 0}, {log_keeps_errno_and_knows_it, 0, 0},
+                 {log_mutes_a_flood_and_says_how_much, 0, 0}, {log_parses_its_level_names, 0, 0},
+                 {log_puts_a_time_before_lines_on_stderr, 0, 0},
+                 {log_puts_a_priority_before_lines_to_the_journal, 0, 0},
+                 {F4_log_waits_for_nobody_who_reads_it, 0, 1})
