@@ -17,6 +17,7 @@
 #include "daemon/base/log.h"
 #include "daemon/config_shares.h"
 #include "daemon/conn/endpoint.h"
+#include "daemon/conn/watch.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/mover.h"
 #include "daemon/tier/populate.h"
@@ -372,6 +373,8 @@ static int serve(struct server *s)
         uv_signal_start(&s->interrupt, signal_cb, SIGINT) < 0 ||
         uv_signal_start(&s->hangup, reload_cb, SIGHUP) < 0)
         return cannot("signals", KVC_E_SYSTEM);
+    if (watch_loop(&s->loop) != KVC_OK)
+        return cannot("the event loop's own descriptors", KVC_E_NO_MEMORY);
     /* The first work starts the pool's threads, which must not be the ones to get a signal. */
     mask_signals(SIG_BLOCK);
     status = populate_start(&s->loop, s->tiers, TIER_COUNT, populate_done, s, &s->populate);

@@ -13,6 +13,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/conn/outqueue.h"
+#include "daemon/conn/watch.h"
 
 /*
  * One client gives way to the others after this many packets, or fewer with descriptors, or the
@@ -189,7 +190,8 @@ static void update_poll(struct connection *c)
         return;
     if (wanted == 0) {
         uv_poll_stop(&c->poll);
-    } else if (uv_poll_start(&c->poll, wanted, poll_cb) < 0) {
+    } else if (watch_start(&c->poll, wanted, poll_cb) != KVC_OK) {
+        log_warn("conn", "connection ended pid=%d uid=%u reason=no_memory", (int)c->pid, c->uid);
         connection_end(c);
         return;
     }

@@ -10,6 +10,7 @@
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/conn/watch.h"
 
 /*
  * One connection a wake, so that those which have been let in wait for no more than that, and so
@@ -105,7 +106,7 @@ static void timer_cb(uv_timer_t *timer)
 
     if (!l->resting)
         listener_retry(l);
-    else if (uv_poll_start(&l->poll, UV_READABLE, poll_cb) < 0)
+    else if (watch_start(&l->poll, UV_READABLE, poll_cb) != KVC_OK)
         uv_timer_start(&l->timer, timer_cb, PAUSE_MS, 0);
     else
         l->resting = false;
@@ -131,7 +132,7 @@ kvc_status listener_open(uv_loop_t *loop, int sock, listener_accept_cb *accept, 
         goto close_spare;
     uv_timer_init(loop, &l->timer);
     l->open_handles = 2;
-    if (uv_poll_start(&l->poll, UV_READABLE, poll_cb) < 0) {
+    if (watch_start(&l->poll, UV_READABLE, poll_cb) != KVC_OK) {
         listener_close(l);
         return KVC_E_NO_MEMORY;
     }
@@ -192,7 +193,7 @@ void listener_retry(struct listener *l)
         return;
     if (accept_one(l) == ACCEPT_SHORT || l->spare < 0)
         return;
-    if (uv_poll_start(&l->poll, UV_READABLE, poll_cb) < 0)
+    if (watch_start(&l->poll, UV_READABLE, poll_cb) != KVC_OK)
         return;
     l->paused = false;
     uv_timer_stop(&l->timer);

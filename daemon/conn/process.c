@@ -15,6 +15,7 @@
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/conn/watch.h"
 
 /* Linux 6.5; the headers of older systems do not have it. */
 #ifndef SO_PEERPIDFD
@@ -144,8 +145,8 @@ kvc_status process_open(uv_loop_t *loop, int sock, process_gone_cb *gone, void *
         status = KVC_E_SYSTEM;
         goto close_pidfd;
     }
-    /* Fails only for want of memory, and then the process would never be seen to end. */
-    if (uv_poll_start(&p->poll, UV_READABLE, poll_cb) < 0) {
+    /* Or the process would never be seen to end. */
+    if (watch_start(&p->poll, UV_READABLE, poll_cb) != KVC_OK) {
         process_close(p);
         return KVC_E_NO_MEMORY;
     }

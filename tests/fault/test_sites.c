@@ -303,7 +303,7 @@ END_TEST
 static const char *const start_sites[] = {
     "endpoint.socket", "device.reserve",  "device.map",    "fd.memfd",      "fd.truncate",
     "fd.seal",         "fd.map",          "mem.alloc",     "endpoint.lock", "endpoint.bind",
-    "server.loop",     "listener.listen", "listener.poll",
+    "server.loop",     "listener.listen", "listener.poll", "watch.add",     "closer.thread",
 };
 
 static bool starts(const char *site, uint32_t k)

@@ -107,6 +107,71 @@ START_TEST(F29_a_process_cannot_be_watched)
 }
 END_TEST
 
+// libuv calls abort() when the kernel does not take a descriptor into its epoll set. Of a
+// connection that is its process's and its own.
+START_TEST(F29_a_descriptor_cannot_be_watched)
+{
+    struct neighbour n;
+    int sock;
+
+    neighbour_open(&n, SMALL);
+    daemon_log_allow(n.daemon, "connection not served");
+    daemon_log_allow(n.daemon, "connection ended");
+    daemon_fault_arm(n.daemon, "watch.add", (uint32_t)_i, 1);
+    sock = talk_connect(n.socket);
+    ck_assert(talk_ended(sock));
+    expect_fired(&n, "watch.add", 1);
+    close(sock);
+    close(talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL));
+    neighbour_close(&n);
+}
+END_TEST
+
+// The k-th of a burst, so that accepting stops in between, and has to begin again.
+START_TEST(F29_watching_fails_in_a_burst)
+{
+    struct neighbour n;
+    int socks[12];
+
+    neighbour_open(&n, SMALL);
+    daemon_log_allow(n.daemon, "connection not served");
+    daemon_log_allow(n.daemon, "connection ended");
+    for (uint32_t k = 0; k < 24; k++) {
+        daemon_fault_arm(n.daemon, "watch.add", k, 1);
+        for (size_t i = 0; i < sizeof(socks) / sizeof(socks[0]); i++)
+            socks[i] = talk_connect(n.socket);
+        wait_for(daemon_fault_fired(n.daemon, "watch.add") == 1, 2000);
+        for (size_t i = 0; i < sizeof(socks) / sizeof(socks[0]); i++)
+            close(socks[i]);
+        close(talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL));
+    }
+    neighbour_close(&n);
+}
+END_TEST
+
+// Of one that waits to be written to, and does not read.
+START_TEST(F29_a_change_of_what_is_watched_fails)
+{
+    struct wire_packet ping = {.type = WIRE_PING, .seq = 2};
+    static uint8_t body[KVC_WIRE_BODY_MAX - 64] = "\x0a\xbc\xff\x03"; // all of it is payload
+    struct neighbour n;
+    int sock;
+
+    neighbour_open(&n, SMALL);
+    daemon_log_expect(n.daemon, "connection ended");
+    sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
+    ping.body = body;
+    ping.body_len = sizeof(body);
+    daemon_fault_arm(n.daemon, "watch.add", 0, 1);
+    wait_for((wire_send(sock, &ping), daemon_fault_fired(n.daemon, "watch.add") == 1), 5000);
+    ck_assert(talk_ended(sock));
+    close(sock);
+    neighbour_close(&n);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("fault/syscalls", CHECK_LIFE_S, {F29_recvmsg_fails, 0, 0},
                  {F29_sendmsg_fails, 0, 3}, {F29_sendmsg_fails_with_a_descriptor, 0, 0},
-                 {F29_no_pidfd, 0, 0}, {F29_a_process_cannot_be_watched, 0, 1})
+                 {F29_no_pidfd, 0, 0}, {F29_a_process_cannot_be_watched, 0, 1},
+                 {F29_a_descriptor_cannot_be_watched, 0, 1}, {F29_watching_fails_in_a_burst, 0, 0},
+                 {F29_a_change_of_what_is_watched_fails, 0, 0})
