@@ -32,6 +32,7 @@ struct admin_stats {
     uint64_t checksum_failures, bad_packets, refused_requests;
     uint64_t pinned_blocks, limited_lookups;
     uint64_t closing_fds, stuck_fds, left_open_fds;
+    uint64_t resized_extents, moved_extents, kept_extents, lost_extents, waiting_extents;
 };
 kvc_status admin_stats(kvc_client *client, struct admin_stats *stats);
 

@@ -56,6 +56,11 @@ static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *
     stats->closing_fds = message->closing_fds;
     stats->stuck_fds = message->stuck_fds;
     stats->left_open_fds = message->left_open_fds;
+    stats->resized_extents = message->resized_extents;
+    stats->moved_extents = message->moved_extents;
+    stats->kept_extents = message->kept_extents;
+    stats->lost_extents = message->lost_extents;
+    stats->waiting_extents = message->waiting_extents;
 }
 
 bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_packet *packet,

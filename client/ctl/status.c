@@ -21,7 +21,8 @@ static void put(json_t *object, const char *name, uint64_t value)
 }
 
 /* Takes the rows of the lists. */
-static void print_json(const struct admin_stats *stats, json_t *quarantine, json_t *namespaces)
+static void print_json(const struct admin_stats *stats, json_t *quarantine, json_t *namespaces,
+                       json_t *extents)
 {
     json_t *root = json_object(), *tiers = json_object(), *hits = json_object();
     json_object_set_new(root, "version", json_string(stats->version));
@@ -57,6 +58,12 @@ static void print_json(const struct admin_stats *stats, json_t *quarantine, json
                         json_real((double)stats->quarantine_oldest_us * 1e-3));
     json_object_set_new(root, "quarantine", quarantine);
     json_object_set_new(root, "namespaces", namespaces);
+    json_object_set_new(root, "extents", extents);
+    put(root, "resized_extents", stats->resized_extents);
+    put(root, "moved_extents", stats->moved_extents);
+    put(root, "kept_extents", stats->kept_extents);
+    put(root, "lost_extents", stats->lost_extents);
+    put(root, "waiting_extents", stats->waiting_extents);
     put(root, "limited_lookups", stats->limited_lookups);
     put(root, "admitted_blocks", stats->admitted_blocks);
     put(root, "admitted_at_once", stats->admitted_at_once);
@@ -147,11 +154,16 @@ static kvc_status print_text(kvc_client *client, const struct admin_stats *stats
     status = list_fetch(client, "namespaces", rows);
     print_namespaces(rows);
     json_decref(rows);
-    if (status != KVC_OK)
+    if (stats->lost_extents || stats->waiting_extents || stats->kept_extents)
+        printf("  extents lost %llu, to be unmapped %llu, that had to stay %llu\n",
+               (unsigned long long)stats->lost_extents, (unsigned long long)stats->waiting_extents,
+               (unsigned long long)stats->kept_extents);
+    putchar('\n');
+    if (status == KVC_OK)
+        status = list_fetch(client, "extents", NULL);
+    if (status != KVC_OK || !stats->quarantined_slots)
         return status;
-    if (!stats->quarantined_slots)
-        return KVC_OK;
-    printf("  quarantine %llu slots, the oldest for %.1f s\n\n",
+    printf("\n  quarantine %llu slots, the oldest for %.1f s\n\n",
            (unsigned long long)stats->quarantined_slots,
            (double)stats->quarantine_oldest_us * 1e-6);
     return list_fetch(client, "quarantine", NULL);
@@ -160,7 +172,7 @@ static kvc_status print_text(kvc_client *client, const struct admin_stats *stats
 static kvc_status print_status(const struct ctl *ctl, kvc_client *client)
 {
     struct admin_stats stats;
-    json_t *quarantine, *namespaces;
+    json_t *quarantine, *namespaces, *extents;
     kvc_status status = admin_stats(client, &stats);
 
     if (status != KVC_OK)
@@ -169,15 +181,19 @@ static kvc_status print_status(const struct ctl *ctl, kvc_client *client)
         return print_text(client, &stats);
     quarantine = json_array();
     namespaces = json_array();
+    extents = json_array();
     status = list_fetch(client, "quarantine", quarantine);
     if (status == KVC_OK)
         status = list_fetch(client, "namespaces", namespaces);
+    if (status == KVC_OK)
+        status = list_fetch(client, "extents", extents);
     if (status == KVC_OK) {
-        print_json(&stats, quarantine, namespaces);
+        print_json(&stats, quarantine, namespaces, extents);
         return KVC_OK;
     }
     json_decref(quarantine);
     json_decref(namespaces);
+    json_decref(extents);
     return status;
 }
 

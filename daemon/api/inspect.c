@@ -100,6 +100,11 @@ kvc_status inspect_stats(struct session *s, const struct request *request, struc
         .closing_fds = closing.waiting,
         .stuck_fds = closing.stuck,
         .left_open_fds = closing.left_open,
+        .resized_extents = stats.resized_extents,
+        .moved_extents = stats.moved_extents,
+        .kept_extents = stats.kept_extents,
+        .lost_extents = stats.lost_extents,
+        .waiting_extents = stats.waiting_extents,
     };
     session_reply(s, WIRE_STATS, request->seq, codec_stats(api->codec, &reply));
     return KVC_OK;

@@ -1,5 +1,5 @@
 /* LIST: rows for people, page by page. */
-#include "daemon/api/session.h"
+#include "daemon/api/list.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,12 +9,7 @@
 #include "daemon/base/mem.h"
 
 #define ROWS_MAX    64u
-#define VALUE_BYTES (2u * KVC_NAMESPACE_BYTES + 1u)
-
-struct row {
-    uint64_t id; /* rows come in its order */
-    char text[MSG_LIST_COLUMNS][VALUE_BYTES];
-};
+#define VALUE_BYTES LIST_VALUE_BYTES
 
 struct source {
     const char *what;
@@ -23,8 +18,7 @@ struct source {
     bool (*next)(const struct session *asks, uint64_t after, struct row *row);
 };
 
-/* Root and the daemon's own user see everybody, others only who shares their tenant. */
-static bool may_see(const struct session *asks, const char *tenant)
+bool list_may_see(const struct session *asks, const char *tenant)
 {
     return session_is_trusted(asks) || strcmp(asks->tenant, tenant) == 0;
 }
@@ -42,7 +36,8 @@ static bool next_client(const struct session *asks, uint64_t after, struct row *
     const struct session *s, *best = NULL;
 
     list_for_each(s, &asks->api->sessions, link)
-        if (s->state != SESSION_NEW && owner_id(s->owner) > after && may_see(asks, s->tenant) &&
+        if (s->state != SESSION_NEW && owner_id(s->owner) > after &&
+            list_may_see(asks, s->tenant) &&
             (best == NULL || owner_id(s->owner) < owner_id(best->owner)))
             best = s;
     if (best == NULL)
@@ -99,7 +94,7 @@ static bool next_namespace(const struct session *asks, uint64_t after, struct ro
         if (!ns->used)
             return false;
         tenant = table_tenant(table, ns->tenant)->name;
-        if (!may_see(asks, tenant))
+        if (!list_may_see(asks, tenant))
             continue;
         for (uint32_t p = 1; p < TABLE_PARTS && table_part(table, p)->used; p++)
             parts += table_part(table, p)->namespace_ == i;
@@ -125,7 +120,7 @@ static bool next_quarantine(const struct session *asks, uint64_t after, struct r
         const struct session *s = owner_user(q.owner);
 
         after = q.save;
-        if (!may_see(asks, s->tenant))
+        if (!list_may_see(asks, s->tenant))
             continue;
         row->id = q.save;
         snprintf(t[0], VALUE_BYTES, "%" PRIu64, q.save);
@@ -157,6 +152,9 @@ static const struct source sources[] = {
      {"save", "session", "pid", "tenant", "name", "state", "part", "slots", "bytes", "age_ms",
       "reason"},
      next_quarantine},
+    {"extents",
+     {"tier", "tenant", "slot_bytes", "extents", "slots", "used_slots", "state"},
+     list_next_extents},
 };
 
 static const struct source *find(const char *what)

@@ -271,6 +271,11 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.closing_fds = reply->closing_fds;
     m.stuck_fds = reply->stuck_fds;
     m.left_open_fds = reply->left_open_fds;
+    m.resized_extents = reply->resized_extents;
+    m.moved_extents = reply->moved_extents;
+    m.kept_extents = reply->kept_extents;
+    m.lost_extents = reply->lost_extents;
+    m.waiting_extents = reply->waiting_extents;
     return BODY(codec, m);
 }
 

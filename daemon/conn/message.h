@@ -357,6 +357,7 @@ struct msg_stats_reply {
     uint64_t bad_packets, refused_requests;
     uint64_t cpu_us, quarantine_oldest_us, pinned_blocks, limited_lookups;
     uint64_t closing_fds, stuck_fds, left_open_fds;
+    uint64_t resized_extents, moved_extents, kept_extents, lost_extents, waiting_extents;
 };
 
 #define MSG_LIST_COLUMNS 14u

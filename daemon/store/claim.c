@@ -316,7 +316,7 @@ static void lose(struct claim *claim, uint32_t i)
 
     slots_lose_extent(slots_of(claim), claim->first + i);
     store->stats.lost_extents++;
-    log_warn("store", "the memory of an extent is lost tier=%s extent=%u",
+    log_warn("store", "no memory for an extent, it is given up tier=%s extent=%u",
              claim->tier == TIER_GPU ? "gpu" : "host", claim->first + i);
 }
 

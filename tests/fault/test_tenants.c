@@ -2,11 +2,9 @@
 // declare drained. Needs root, to become somebody else.
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -19,7 +17,6 @@
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
 
-#define SOMEBODY_ELSE 65534u
 #define KEYS          100u
 #define N_KEYS        8u
 
@@ -31,19 +28,6 @@
 
 static const char *const open_to_all[] = {
     "--gpu-bytes", "8M", "--host-bytes", "8M", "--socket-mode", "0666", NULL};
-
-// Changing the user clears the signal at the parent's death, and closes /proc/self to the process
-// itself, which would make the tests below pass for the wrong reason.
-static void become_somebody_else(void)
-{
-    pid_t parent = getppid();
-
-    ck_assert_int_eq(setgroups(0, NULL), 0);
-    ck_assert_int_eq(setresgid(SOMEBODY_ELSE, SOMEBODY_ELSE, SOMEBODY_ELSE), 0);
-    ck_assert_int_eq(setresuid(SOMEBODY_ELSE, SOMEBODY_ELSE, SOMEBODY_ELSE), 0);
-    ck_assert_int_eq(prctl(PR_SET_DUMPABLE, 1), 0);
-    proc_die_with_parent(parent);
-}
 
 static void open_stage(struct stage *s, const char *const args[])
 {
@@ -68,7 +52,7 @@ static void connects_without_permission(struct scene *s)
     const kvc_options options = {.socket = s->socket};
     kvc_client *client = NULL;
 
-    become_somebody_else();
+    actor_become_somebody_else();
     ck_assert_int_eq(try_connect(s->socket), EACCES);
     ck_assert_int_ne(kvc_connect(&options, &client), KVC_OK);
     ck_assert_ptr_null(client);
@@ -93,7 +77,7 @@ static void sees_nothing(struct scene *s)
     struct engine *e = &s->engine;
     kvc_lease lease;
 
-    become_somebody_else();
+    actor_become_somebody_else();
     engine_open(e, s->socket);
     ck_assert_uint_eq(engine_probe(e, STAGE_WITNESS_KEYS, 4), 0);
     ck_assert_uint_eq(engine_lookup(e, STAGE_WITNESS_KEYS, 4), 0);
@@ -146,7 +130,7 @@ static void gets_no_memory(struct scene *s)
     int fds[KVC_WIRE_FDS_MAX];
     uint32_t n_fds;
 
-    become_somebody_else();
+    actor_become_somebody_else();
     w = talk_worker_unmapped(s->socket, KVCACHE__ROLE__ROLE_WORKER, STAGE_RAW_NS);
     mapped = talk_reply(w.sock, talk_send(w.sock, WIRE_MAP, &map.base), WIRE_MAP,
                         &kvcache__map_reply__descriptor, fds, &n_fds);
@@ -244,7 +228,7 @@ static void reopens_for_writing(struct scene *s)
     uint32_t n_fds;
     char path[48];
 
-    become_somebody_else();
+    actor_become_somebody_else();
     // That the trick works with what is one's own.
     own = memfd_create("own", MFD_CLOEXEC);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", own);
@@ -284,7 +268,7 @@ END_TEST
 
 static void lives_with_its_own(struct scene *s)
 {
-    become_somebody_else();
+    actor_become_somebody_else();
     engine_open(&s->engine, s->socket);
     engine_put(&s->engine, KEYS, N_KEYS);
     engine_verify(&s->engine, KEYS, N_KEYS);

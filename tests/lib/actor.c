@@ -2,9 +2,11 @@
 
 #include <check.h>
 #include <dirent.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -99,4 +101,17 @@ void actor_kill(struct actor *a)
 {
     proc_kill(a->pid);
     forget(a);
+}
+
+// Changing the user clears the signal at the parent's death, and closes /proc/self to the process
+// itself, which would make the tests below pass for the wrong reason.
+void actor_become_somebody_else(void)
+{
+    pid_t parent = getppid();
+
+    ck_assert_int_eq(setgroups(0, NULL), 0);
+    ck_assert_int_eq(setresgid(ACTOR_SOMEBODY_ELSE, ACTOR_SOMEBODY_ELSE, ACTOR_SOMEBODY_ELSE), 0);
+    ck_assert_int_eq(setresuid(ACTOR_SOMEBODY_ELSE, ACTOR_SOMEBODY_ELSE, ACTOR_SOMEBODY_ELSE), 0);
+    ck_assert_int_eq(prctl(PR_SET_DUMPABLE, 1), 0);
+    proc_die_with_parent(parent);
 }

@@ -57,4 +57,8 @@ void actor_kill(struct actor *a);
 // kill -9 without waiting for anything; actor_kill() must follow.
 void actor_strike(const struct actor *a);
 
+// Becomes another user of the machine, for which it must be root.
+#define ACTOR_SOMEBODY_ELSE 65534u
+void actor_become_somebody_else(void);
+
 #endif
