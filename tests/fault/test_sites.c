@@ -250,7 +250,7 @@ START_TEST(site_device_populate)
 
     d = daemon_start_armed(small, "device.populate", 1, 1, &fired, output, sizeof(output));
     ck_assert_ptr_nonnull(d);
-    daemon_log_expect(d, "no memory for");
+    daemon_log_expect(d, "no memory");
     wait_for(daemon_fault_fired(d, "device.populate") == 1, ENGINE_MS);
     engine_open(&e, daemon_socket(d));
     wait_for((kvc_dispatch(e.client), engine_stats(e.client).lost_extents) == 7, ENGINE_MS);
