@@ -67,7 +67,7 @@
 #define KVC_POLL_MS            1u     /* the daemon looks at young words this often */
 #define KVC_POLL_OLD_MS        100u   /* ... and at words older than a second this often */
 #define KVC_PROMOTION_MS       60000u /* two hits on the host tier within this promote a block */
-#define KVC_NAMESPACE_IDLE_MS  900000u /* unused for so long, a model has no share of a tier */
+#define KVC_NAMESPACE_IDLE_MS  300000u /* unused for so long, a model has no share of a tier */
 #define KVC_HELLO_MS           10000u /* a connection without a HELLO is cut after this */
 #define KVC_DRAIN_MS           5000u  /* SIGTERM waits this long for what is in flight */
 

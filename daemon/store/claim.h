@@ -7,7 +7,8 @@
  *
  * Which extent: the one that was touched longest ago, of those that nothing keeps. From whom: the
  * class whose coldest block is older than the claimant's coldest by a margin, so that two classes
- * do not take from each other in turns. Without a margin only what nobody should be without: a
+ * do not take from each other in turns; of the same tenant only from families that are over their
+ * shares by more (store/family.h). Without a margin only what nobody should be without: a
  * class that has nothing takes from one of its tenant that has more than one extent; a tenant below
  * an equal part of the tier takes from one above it, and everybody from who has more than its
  * share.

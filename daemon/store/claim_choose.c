@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "daemon/store/claim_internal.h"
+#include "daemon/store/partition.h"
 #include "daemon/store/room.h"
 
 struct claimant {
@@ -88,6 +89,29 @@ static bool owes(const struct claimant *c, uint32_t tenant)
            (c->owned < c->equal && owned > c->equal);
 }
 
+/*
+ * Whether families of the claimant's class may take from those of another, of the same tenant: as
+ * for one slot (partition_giver), but an extent goes at once. The one that is least over its share
+ * takes, the one that is over it by most gives.
+ */
+static bool is_fair(const struct claimant *c, const struct tier_class *from, uint64_t extent_bytes)
+{
+    const struct family *taker = NULL, *giver = NULL;
+    const struct partition *p;
+
+    list_for_each(p, &c->cls->partitions, link)
+        if (!taker ||
+            overuse_is_more(family_over(taker, c->tier, 0), family_over(p->family, c->tier, 0)))
+            taker = p->family;
+    list_for_each(p, &from->partitions, link)
+        if (!giver ||
+            overuse_is_more(family_over(p->family, c->tier, 0), family_over(giver, c->tier, 0)))
+            giver = p->family;
+    return !taker || !giver || taker == giver ||
+           overuse_is_more(family_over(giver, c->tier, 0),
+                           family_over(taker, c->tier, extent_bytes));
+}
+
 static bool may_take(const struct claimant *c, uint32_t index, const struct slots_extent *e)
 {
     if (e->state != EXTENT_OWNED || e->closed || e->promised || e->used != e->loose)
@@ -102,6 +126,12 @@ static bool may_take(const struct claimant *c, uint32_t index, const struct slot
         return false;
     } else if (e->used > 0 && c->has_none && e->siblings > 1) {
         return true;
+    } else if (e->used > 0) {
+        const struct tier_class *from = class_of(c->store, e->tenant, e->slot_bytes);
+        uint64_t bytes = table_header(c->store->table)->tiers[c->tier].extent_bytes;
+
+        if (from && !is_fair(c, from, bytes))
+            return false;
     }
     return coldest(c, e) < c->limit;
 }

@@ -138,6 +138,7 @@ void keep_lease(struct store *store, uint32_t id)
     if (block->leases++ > 0)
         return;
     count_leased(store, block, 1);
+    family_touch(store_partition(store, block)->family);
     settle(store, id, false);
 }
 

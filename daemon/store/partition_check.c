@@ -133,7 +133,7 @@ static const char *check_usages(const struct store *store)
     list_for_each(family, &store->families, link) {
         uint64_t used[TIER_COUNT] = {0}, quota[TIER_COUNT] = {0};
 
-        for (uint32_t i = 0; i < TABLE_NAMESPACES; i++) {
+        for (uint32_t i = 0; i < TABLE_NAMESPACES && table_namespace(store->table, i)->used; i++) {
             const struct usage *usage = store->usages[i];
 
             for (int tier = 0; usage && usage->family == family && tier < TIER_COUNT; tier++) {
@@ -157,7 +157,7 @@ static const char *check_leased(const struct store *store)
 
         leased += block->state == BLOCK_READY && block->leases > 0;
     }
-    for (uint32_t i = 0; i < TABLE_NAMESPACES; i++)
+    for (uint32_t i = 0; i < TABLE_NAMESPACES && table_namespace(store->table, i)->used; i++)
         counted += store->usages[i] ? store->usages[i]->leased : 0;
     return leased == counted ? NULL : "the leased blocks of namespaces are miscounted";
 }

@@ -45,7 +45,7 @@ static void apply_all(struct store *store)
 {
     struct store_quota quota;
 
-    for (uint32_t i = 0; i < TABLE_NAMESPACES; i++) {
+    for (uint32_t i = 0; i < TABLE_NAMESPACES && table_namespace(store->table, i)->used; i++) {
         if (!store->usages[i])
             continue;
         quota_of(store, i, &quota);

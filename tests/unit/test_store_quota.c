@@ -325,6 +325,33 @@ START_TEST(what_a_quota_of_leases_counts)
 }
 END_TEST
 
+/* Blocks of another slot size lie in extents of their own, which move to whoever needs them. */
+START_TEST(a_scan_takes_no_extent_below_a_share)
+{
+    struct store_part_info big;
+    struct kit_entry entry;
+
+    clock_stop();
+    open_namespaces(64, 0);
+    kit_register(&kit, worker, 50, 2 * kit.slot_bytes, &big);
+    kit_map_all(&kit, worker);
+    put(0, 0, 64);
+    for (uint32_t i = 0; i < 200; i++) {
+        entry = (struct kit_entry){big.part, big.epoch, 100 + i, 1};
+        ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+        kit_save_seal(&kit, &save);
+        kit_prove(&kit, &save);
+        kit.n_done = 0;
+        clock_advance(CLOCK_S_US / 2);
+        store_tick(kit.store);
+        kit_check(&kit);
+    }
+    ck_assert_uint_eq(used(0, TIER_GPU), 32);
+    ck_assert_uint_eq(count(0, 0, 64), 32);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(nonsense_is_refused_with_its_field)
 {
     open_namespaces(16, 8);
@@ -346,7 +373,7 @@ CHECK_MAIN("store/quota", CHECK_UNIT_S, a_scan_takes_nothing_below_a_share,
            a_namespace_over_its_share_gives_first,
            who_has_nothing_to_give_takes_nothing_below_a_share, a_quota_is_the_share,
            quotas_of_more_than_there_is_share_it, what_rules_say_is_in_force_until_a_quota_is_set,
-           what_is_left_of_a_model_gives_first,
+           what_is_left_of_a_model_gives_first, a_scan_takes_no_extent_below_a_share,
            a_lookup_over_the_quota_of_leases_is_granted_shorter,
            a_quota_of_leases_is_the_namespaces_own, what_a_quota_of_leases_counts,
            nonsense_is_refused_with_its_field)
