@@ -106,18 +106,33 @@ static void limit_full(struct limit *limit, uint32_t n_parts, struct prefix *fou
     memset(limit->new, 0, sizeof(limit->new));
 }
 
+/*
+ * What a lease of which everything behind `offset` goes is still good for: all of it, if nothing
+ * does; else up to there if every rule has what it needs in front of it.
+ */
+static uint32_t rest_of(const struct lease *lease, uint32_t offset, const uint32_t *run)
+{
+    if (lease->count <= offset)
+        return lease->count;
+    for (uint32_t p = 0; p < lease->n_parts; p++) {
+        uint32_t needed = lease->parts[p].needed;
+
+        if (needed != UINT32_MAX && run[p] < (needed < offset ? needed : offset))
+            return 0;
+    }
+    return offset;
+}
+
 /* The longest prefix whose end has enough blocks in front of it in every part. */
 static void find_boundary(const struct store_lookup *req, const struct lease *lease,
                           struct limit *limit, struct prefix *found)
 {
     uint32_t run[KVC_PARTS_MAX] = {0};
 
-    found->count = lease && req->offset > 0 ? lease->count : 0;
-    if (found->count > req->offset)
-        found->count = req->offset;
     for (uint32_t p = 0; p < req->n_parts && req->offset > 0; p++)
         if (found->needed[p] != UINT32_MAX)
             run[p] = run_before(lease, p, req->offset);
+    found->count = lease && req->offset > 0 ? rest_of(lease, req->offset, run) : 0;
     for (uint32_t n = 1; n <= found->n; n++) {
         uint32_t end = req->offset + n;
         bool holds = true;

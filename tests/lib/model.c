@@ -112,7 +112,8 @@ bool model_is_leased(const struct model *m, uint32_t part, uint32_t key, bool ov
             continue;
         for (uint32_t p = 0; p < l->n_parts; p++)
             for (uint32_t k = 0; k < l->n_keys && l->parts[p] == part; k++)
-                if (l->keys[k] == key && !l->gone[p][k])
+                if (l->keys[k] == key && !l->gone[p][k] &&
+                    model_needs(&m->parts[part], k, l->n_keys))
                     return true;
     }
     return false;
@@ -197,10 +198,13 @@ static void make_parts(struct model *m)
     for (uint32_t i = 0; i < m->n_parts; i++) {
         struct model_part *p = &m->parts[i];
         uint32_t kind = i % MODEL_TENANT_PARTS, n = 0;
-        const uint32_t *slices = m->shape->slices[kind == 1];
+        const uint32_t *slices = m->shape->slices[kind == 1 || kind == 4];
 
         p->tenant = i / MODEL_TENANT_PARTS;
-        p->namespace_ = kind == 2;
+        p->namespace_ = kind == 2 || kind == 3;
+        p->rule = kind == 3 ? STORE_RULE_WINDOW : kind == 4 ? STORE_RULE_STATE : STORE_RULE_FULL;
+        p->window = kind == 3 ? MODEL_WINDOW * MODEL_TOKENS + 1 : 0;
+        p->needed = kind == 3 ? MODEL_WINDOW : kind == 4 ? 1 : UINT32_MAX;
         memset(p->digest, 0x40 + (int)p->namespace_, sizeof(p->digest));
         while (n < MODEL_SLICES && slices[n]) {
             p->slice_bytes[n] = slices[n];

@@ -22,10 +22,16 @@
 #include "daemon/store/store.h"
 #include "kernels/pack.h"
 
-#define MODEL_TENANTS      2u
-#define MODEL_TENANT_PARTS 3u /* A and B of one namespace, C of another with A's layout */
+#define MODEL_TENANTS 2u
+/*
+ * A and B, and E with the rule of a state, of one namespace; C, and D with that of a window, of
+ * another. A, C and D have one layout, B and E the other.
+ */
+#define MODEL_TENANT_PARTS 5u
 #define MODEL_PARTS        (MODEL_TENANTS * MODEL_TENANT_PARTS)
-#define MODEL_NAMESPACES   2u /* of each tenant */
+#define MODEL_NAMESPACES   2u  /* of each tenant */
+#define MODEL_TOKENS       16u /* of a block */
+#define MODEL_WINDOW       3u  /* blocks that the window asks for */
 #define MODEL_SLICES       4u
 #define MODEL_OWNERS       7u
 #define MODEL_CHAINS       12u
@@ -34,7 +40,7 @@
 #define MODEL_SAVES        64u
 #define MODEL_SAVE_KEYS    480u /* three runs of the longest shape */
 #define MODEL_LEASES       48u
-#define MODEL_LEASE_PARTS  2u
+#define MODEL_LEASE_PARTS  3u
 #define MODEL_LOADS        48u
 #define MODEL_MOVES        64u
 #define MODEL_EVENTS       128u
@@ -55,6 +61,7 @@ extern const uint32_t model_n_shapes;
 
 struct model_part {
     uint32_t tenant, namespace_, id, epoch; /* id: the store's; epoch: as the store has it now */
+    uint32_t rule, window, needed;          /* needed: blocks in front of a boundary */
     uint8_t digest[KVC_NAMESPACE_BYTES];
     struct pack_layout layout;
     uint32_t slice_bytes[MODEL_SLICES];
@@ -130,6 +137,16 @@ struct model_lease {
     uint32_t n_parts, parts[MODEL_LEASE_PARTS], epochs[MODEL_LEASE_PARTS];
     uint32_t n_keys, keys[MODEL_CHAIN_KEYS];
     bool gone[MODEL_LEASE_PARTS][MODEL_CHAIN_KEYS]; /* reported as broken since */
+};
+
+struct model_lookup { /* a request as it was asked for */
+    struct model_owner *owner;
+    const struct model_lease *append;
+    uint32_t n_parts, parts[MODEL_LEASE_PARTS];
+    uint32_t n_keys, keys[MODEL_CHAIN_KEYS];
+    uint32_t offset, ms;
+    uint64_t request;
+    bool probe;
 };
 
 struct model_load {
@@ -253,6 +270,12 @@ extern const struct mover_ops model_mover;
 void model_move_step(struct model *m, bool may_fail); /* ends one move, if there is one */
 uint32_t model_n_moves(const struct model *m);
 
+/* model_prefix.c */
+/* Whether a part's rule asks for block `at` when the prefix ends at `end`. */
+bool model_needs(const struct model_part *part, uint32_t at, uint32_t end);
+/* How long the whole lease is to be. */
+uint32_t model_prefix(const struct model *m, const struct model_lookup *lookup);
+
 /* model_quota.c */
 struct model_room { /* what a part's namespace may get in a tier, and from whom */
     enum tier_kind tier;
@@ -266,6 +289,8 @@ void model_room_begin(const struct model *m, uint32_t part, enum tier_kind tier,
 bool model_room_take(const struct model *m,
                      struct model_room *r); /* false: there is none at once */
 uint64_t model_leased_blocks(const struct model *m, uint32_t tenant, uint32_t ns);
+void model_set_quota(struct model *m);
+void model_compare_usage(struct model *m);
 
 /* model_owner.c */
 struct model_owner *model_owner_open(struct model *m, uint32_t tenant, uint32_t role, bool map_all);

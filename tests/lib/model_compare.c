@@ -418,6 +418,7 @@ void model_compare(struct model *m, bool all_bytes)
     if (m->ticked)
         compare_ended(m);
     model_compare_figures(m);
+    model_compare_usage(m);
     for (uint32_t i = 0; i < MODEL_MOVES; i++)
         m->moves[i].ended = false;
     m->flushed = m->reported = m->ticked = false;

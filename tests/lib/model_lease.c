@@ -75,26 +75,23 @@ static uint32_t granted(uint32_t ms)
 
 /* ------------------------------------------------------------ lookups */
 
-struct lookup {
-    struct model_owner *owner;
-    struct model_lease *append;
-    uint32_t n_parts, parts[MODEL_LEASE_PARTS];
-    uint32_t n_keys, keys[MODEL_CHAIN_KEYS];
-    uint32_t offset, ms;
-    uint64_t request;
-    bool probe;
-};
+/* Some, each once, in any order. */
+static void pick_parts(struct model *m, const struct model_owner *o, struct model_lookup *p)
+{
+    uint32_t n = 1 + model_below(m, MODEL_LEASE_PARTS), at = model_below(m, MODEL_TENANT_PARTS);
+    uint32_t step = 1 + model_below(m, MODEL_TENANT_PARTS - 1); /* any does: 5 is prime */
 
-static void plan_lookup(struct model *m, struct model_owner *o, struct lookup *p)
+    p->n_parts = n;
+    for (uint32_t i = 0; i < n; i++)
+        p->parts[i] = o->tenant * MODEL_TENANT_PARTS + (at + i * step) % MODEL_TENANT_PARTS;
+}
+
+static void plan_lookup(struct model *m, struct model_owner *o, struct model_lookup *p)
 {
     uint32_t chain = model_below(m, MODEL_CHAINS);
 
-    *p = (struct lookup){.owner = o, .probe = model_chance(m, 150), .ms = pick_ms(m)};
-    p->n_parts = 1 + model_below(m, MODEL_LEASE_PARTS);
-    for (uint32_t i = 0; i < p->n_parts; i++)
-        p->parts[i] = o->tenant * MODEL_TENANT_PARTS + (i ? 1 + model_below(m, 2) : 0);
-    if (p->n_parts == 1)
-        p->parts[0] += model_below(m, MODEL_TENANT_PARTS);
+    *p = (struct model_lookup){.owner = o, .probe = model_chance(m, 150), .ms = pick_ms(m)};
+    pick_parts(m, o, p);
     p->n_keys = 1 + model_below(m, m->shape->keys);
     if (model_chance(m, 300))
         p->request = 1 + model_below(m, 4);
@@ -113,40 +110,39 @@ static void plan_lookup(struct model *m, struct model_owner *o, struct lookup *p
         p->keys[i] = m->chains[chain][i % m->n_chain_keys];
 }
 
-static uint32_t longest_prefix(const struct model *m, const struct lookup *p)
+/* Keys of the call that are in a prefix that ends at `count`. */
+static uint32_t in_call(const struct model_lookup *p, uint32_t count)
 {
-    for (uint32_t i = 0; i < p->n_keys; i++)
-        for (uint32_t k = 0; k < p->n_parts; k++)
-            if (!model_is_published(m, p->parts[k], p->keys[i]))
-                return i;
-    return p->n_keys;
+    return count > p->offset ? count - p->offset : 0;
 }
 
-static void expect_tiers(struct model *m, const struct lookup *p, uint32_t count,
+static void expect_tiers(struct model *m, const struct model_lookup *p, uint32_t count,
                          const struct store_lookup_result *result)
 {
     uint32_t in_tier[TIER_COUNT] = {0};
 
-    for (uint32_t i = 0; i < count; i++)
-        in_tier[model_is_ready(m, p->parts[0], p->keys[i], TIER_GPU) ? TIER_GPU : TIER_HOST]++;
+    for (uint32_t i = 0; i < in_call(p, count); i++)
+        if (model_needs(&m->parts[p->parts[0]], p->offset + i, count))
+            in_tier[model_is_ready(m, p->parts[0], p->keys[i], TIER_GPU) ? TIER_GPU : TIER_HOST]++;
     for (uint32_t t = 0; t < TIER_COUNT; t++)
         model_expect(m, result->in_tier[t] == in_tier[t], "%u hits in tier %u, not %u",
                      result->in_tier[t], t, in_tier[t]);
-    model_expect(m, result->pending <= p->n_keys - count, "%u pending", result->pending);
+    model_expect(m, result->pending <= p->n_keys - in_call(p, count), "%u pending",
+                 result->pending);
 }
 
 /* What the lease holds from its offset on is now what was found. */
-static void write_lease(struct model_lease *l, const struct lookup *p, uint32_t count)
+static void write_lease(struct model_lease *l, const struct model_lookup *p, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < in_call(p, count); i++) {
         l->keys[p->offset + i] = p->keys[i];
         for (uint32_t k = 0; k < MODEL_LEASE_PARTS; k++)
             l->gone[k][p->offset + i] = false;
     }
-    l->n_keys = p->offset + count;
+    l->n_keys = count;
 }
 
-static void granted_lookup(struct model *m, const struct lookup *p, struct model_lease *l,
+static void granted_lookup(struct model *m, const struct model_lookup *p, struct model_lease *l,
                            uint32_t count, const struct store_lookup_result *result)
 {
     bool again = l && !p->append;
@@ -173,7 +169,7 @@ static void granted_lookup(struct model *m, const struct lookup *p, struct model
         return;
     m->expected.hits[TIER_GPU] += result->in_tier[TIER_GPU];
     m->expected.hits[TIER_HOST] += result->in_tier[TIER_HOST];
-    m->expected.misses += p->n_keys - count;
+    m->expected.misses += p->n_keys - in_call(p, count);
 }
 
 static bool room_for_lease(const struct model *m)
@@ -185,12 +181,73 @@ static bool room_for_lease(const struct model *m)
     return n < MODEL_LEASES - 4;
 }
 
-static void lookup(struct model *m, struct model_owner *o)
+/* The lease that a lookup goes on with, or takes the place of; one whose time is over ends first.
+ */
+static struct model_lease *find_target(struct model *m, const struct model_owner *o,
+                                       const struct model_lookup *p)
 {
-    struct lookup p;
     struct model_lease *l;
+
+    if (p->append)
+        return (struct model_lease *)p->append;
+    for (uint32_t i = 0; i < MODEL_LEASES && p->request && !p->probe; i++) {
+        l = &m->leases[i];
+        if (l->used && !l->ended && !model_lease_lives(l) && l->request == p->request &&
+            l->owner == model_owner_index(m, o))
+            l->ended = true;
+    }
+    return p->probe ? NULL : find_request(m, model_owner_index(m, o), p->request);
+}
+
+static kvc_status ask(struct model *m, const struct model_lookup *p,
+                      struct store_lookup_result *result, struct refusal *why)
+{
     struct store_lookup_part parts[MODEL_LEASE_PARTS];
     uint8_t keys[MODEL_CHAIN_KEYS][KVC_KEY_BYTES];
+    const struct store_lookup request = {.request = p->request,
+                                         .lease = p->append ? p->append->id : 0,
+                                         .offset = p->offset,
+                                         .lease_ms = p->ms,
+                                         .probe = p->probe,
+                                         .parts = parts,
+                                         .n_parts = p->n_parts};
+
+    for (uint32_t i = 0; i < p->n_keys; i++)
+        model_key(p->keys[i], keys[i]);
+    for (uint32_t k = 0; k < p->n_parts; k++)
+        parts[k] = (struct store_lookup_part){.part = m->parts[p->parts[k]].id,
+                                              .epoch = m->parts[p->parts[k]].epoch,
+                                              .keys = keys[0],
+                                              .n_keys = p->n_keys};
+    return store_lookup(m->store, p->owner->owner, &request, result, why);
+}
+
+/* Whether it was refused, as it had to be. */
+static bool is_refused(struct model *m, const struct model_lookup *p, struct model_lease *l,
+                       kvc_status status)
+{
+    if (model_is_fault(m, status))
+        return true;
+    if (p->append && !model_lease_lives(p->append)) {
+        model_expect(m, status == KVC_E_EXPIRED, "a lookup on an ended lease: %s",
+                     kvc_status_text(status));
+        l->ended = true;
+        return true;
+    }
+    if (l && !p->append &&
+        (l->n_parts != p->n_parts ||
+         memcmp(l->parts, p->parts, sizeof(l->parts[0]) * l->n_parts))) {
+        model_expect(m, status == KVC_E_INVALID, "a request again with other parts: %s",
+                     kvc_status_text(status));
+        return true;
+    }
+    return false;
+}
+
+static void lookup(struct model *m, struct model_owner *o)
+{
+    struct model_lookup p;
+    struct model_lease *l;
     struct store_lookup_result result;
     struct refusal why;
     kvc_status status;
@@ -199,50 +256,26 @@ static void lookup(struct model *m, struct model_owner *o)
     if (!room_for_lease(m))
         return;
     plan_lookup(m, o, &p);
-    count = longest_prefix(m, &p);
-    l = p.append ? p.append : p.probe ? NULL : find_request(m, model_owner_index(m, o), p.request);
-    for (uint32_t i = 0; i < p.n_keys; i++)
-        model_key(p.keys[i], keys[i]);
-    for (uint32_t k = 0; k < p.n_parts; k++)
-        parts[k] = (struct store_lookup_part){.part = m->parts[p.parts[k]].id,
-                                              .epoch = m->parts[p.parts[k]].epoch,
-                                              .keys = keys[0],
-                                              .n_keys = p.n_keys};
-    model_begin(m, "owner %u looks up %u keys in %u parts, request %llu lease %llu offset %u%s",
-                model_owner_index(m, o), p.n_keys, p.n_parts, (ull)p.request,
-                p.append ? (ull)p.append->id : 0, p.offset, p.probe ? ", probe" : "");
-    status = store_lookup(m->store, o->owner,
-                          &(struct store_lookup){.request = p.request,
-                                                 .lease = p.append ? p.append->id : 0,
-                                                 .offset = p.offset,
-                                                 .lease_ms = p.ms,
-                                                 .probe = p.probe,
-                                                 .parts = parts,
-                                                 .n_parts = p.n_parts},
-                          &result, &why);
-    if (model_is_fault(m, status))
+    l = find_target(m, o, &p);
+    count = model_prefix(m, &p);
+    model_begin(m,
+                "owner %u looks up %u keys in %u parts (%u %u %u), request %llu lease %llu "
+                "offset %u%s",
+                model_owner_index(m, o), p.n_keys, p.n_parts, p.parts[0], p.parts[1], p.parts[2],
+                (ull)p.request, p.append ? (ull)p.append->id : 0, p.offset,
+                p.probe ? ", probe" : "");
+    status = ask(m, &p, &result, &why);
+    if (is_refused(m, &p, l, status))
         return;
-    if (p.append && !model_lease_lives(p.append)) {
-        model_expect(m, status == KVC_E_EXPIRED, "a lookup on an ended lease: %s",
-                     kvc_status_text(status));
-        p.append->ended = true;
-        return;
-    }
-    if (l && !p.append &&
-        (l->n_parts != p.n_parts || memcmp(l->parts, p.parts, sizeof(l->parts[0]) * l->n_parts))) {
-        model_expect(m, status == KVC_E_INVALID, "a request again with other parts: %s",
-                     kvc_status_text(status));
-        return;
-    }
     model_expect(m, status == KVC_OK, "a lookup is refused: %s: %s %s", kvc_status_text(status),
                  why.field, why.detail);
-    expect_tiers(m, &p, p.probe || count + p.offset > 0 ? count : 0, &result);
-    if (!p.probe && count + p.offset > 0) {
+    model_expect(m, result.count == count, "a prefix of %u blocks, not %u", result.count, count);
+    expect_tiers(m, &p, count, &result);
+    if (!p.probe && count > 0) {
         granted_lookup(m, &p, l, count, &result);
         return;
     }
-    model_expect(m, result.count == count && result.lease == 0, "%u hits, not %u, lease %llu",
-                 result.count, count, (ull)result.lease);
+    model_expect(m, result.lease == 0, "lease %llu of nothing", (ull)result.lease);
     if (p.probe)
         return;
     m->expected.misses += l && !p.append ? 0 : p.n_keys;
@@ -356,6 +389,8 @@ void model_lease_steps(struct model *m)
         model_unpin(m, o);
     else if (what < 993)
         model_flush_keys(m, o);
-    else if (what >= 996)
+    else if (what >= 997)
         model_flush(m);
+    else if (what >= 993)
+        model_set_quota(m);
 }

@@ -75,7 +75,7 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
     struct store_location locations[MODEL_CHAIN_KEYS];
     struct model_load *ld = new_load(m);
     bool theirs = l->owner == model_owner_index(m, o), broken = false, unmapped = false;
-    bool behind = model_chance(m, 50), stale = model_chance(m, 30);
+    bool behind = model_chance(m, 50), stale = model_chance(m, 30), unneeded = false;
     struct refusal why = {{0}, {0}};
     struct load *by_daemon = NULL;
     bool daemon = model_chance(m, 250);
@@ -85,9 +85,15 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
 
     if (!ld)
         return;
+    /* Of parts with other rules mostly what is there. */
+    if (m->parts[part].needed < l->n_keys && model_chance(m, 700)) {
+        count = 1 + model_below(m, m->parts[part].needed);
+        req.first = first = l->n_keys - count;
+    }
     req.count = behind ? l->n_keys - first + 1 : count;
     req.epoch = m->parts[part].epoch - (stale ? 1 : 0);
     for (uint32_t i = 0; i < count; i++) {
+        unneeded |= !model_needs(&m->parts[part], first + i, l->n_keys);
         broken |= l->gone[which][first + i];
         unmapped |= !is_mapped(m, o, part, l->keys[first + i]);
     }
@@ -103,6 +109,13 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
         if (o->page && theirs && !model_lease_lives(l))
             model_expect(m, status == KVC_E_EXPIRED, "a load of an ended lease: %s",
                          kvc_status_text(status));
+        return;
+    }
+    if (unneeded) {
+        model_expect(m,
+                     status == KVC_E_INVALID || (broken && status == KVC_E_CHECKSUM) ||
+                         (unmapped && status == KVC_E_BUSY),
+                     "a load of blocks that no rule needs: %s", kvc_status_text(status));
         return;
     }
     if (broken || unmapped) {

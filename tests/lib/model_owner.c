@@ -50,7 +50,9 @@ static void register_parts(struct model *m, struct model_owner *o)
         struct store_part part = {.namespace_digest = p->digest,
                                   .slice_bytes = p->slice_bytes,
                                   .n_slices = p->layout.n_slices,
-                                  .block_tokens = 16,
+                                  .block_tokens = MODEL_TOKENS,
+                                  .rule = p->rule,
+                                  .window = p->window,
                                   .name = "model"};
         struct store_part_info info;
         struct refusal why;

@@ -126,7 +126,8 @@ static void end_what_has_them(struct model *m)
 
         for (uint32_t p = 0; l->used && p < l->n_parts; p++)
             for (uint32_t k = 0; k < l->n_keys; k++)
-                l->ended |= !l->gone[p][k] && model_is_flushed_key(m, l->parts[p], l->keys[k]);
+                l->ended |= !l->gone[p][k] && model_needs(&m->parts[l->parts[p]], k, l->n_keys) &&
+                            model_is_flushed_key(m, l->parts[p], l->keys[k]);
     }
     for (uint32_t i = 0; i < MODEL_SAVES; i++) {
         struct model_save *s = &m->saves[i];

@@ -347,6 +347,45 @@ START_TEST(S10_other_parts_end_where_the_full_one_does)
 }
 END_TEST
 
+static struct store_lookup_result append_absent(uint32_t mask, uint64_t lease, uint32_t offset)
+{
+    struct store_lookup_part list[PARTS];
+    struct store_lookup request = {.parts = list, .lease = lease, .offset = offset};
+    struct store_lookup_result result;
+
+    for (uint32_t p = 0; p < PARTS; p++)
+        if (mask >> p & 1)
+            list[request.n_parts++] = (struct store_lookup_part){parts[p].part, parts[p].epoch,
+                                                                 keys + 300 * KVC_KEY_BYTES, 1};
+    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &request, &result, &kit.why), KVC_OK);
+    kit_check(&kit);
+    return result;
+}
+
+/* Appending in the middle of a lease drops what is behind; the rules must hold for what is left. */
+START_TEST(S36_what_is_left_of_a_lease_is_a_prefix_too)
+{
+    struct store_lookup_result result;
+
+    open_hybrid(32, 0, 2);
+    put(FULL, 0, 8);
+    put(WINDOW, 0, 8);
+    /* The window's blocks in front of key 5 were not held: nothing is left, and the lease ends. */
+    result = look(worker, (struct ask){.mask = 3, .n = 8});
+    ck_assert_uint_eq(result.count, 8);
+    ck_assert_uint_eq(append_absent(3, result.lease, 5).lease, 0);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 0);
+    result = look(worker, (struct ask){.mask = 3, .n = 8});
+    ck_assert_uint_eq(append_absent(3, result.lease, 8).count, 8);
+    kit_release(&kit, worker, result.lease);
+    /* Of full parts alone any end will do. */
+    result = look(worker, (struct ask){.mask = 1, .n = 8});
+    ck_assert_uint_eq(append_absent(1, result.lease, 5).count, 5);
+    kit_release(&kit, worker, result.lease);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(S1_hits_that_a_rule_does_not_use_stay_cold)
 {
     struct kit_entry entry;
@@ -497,6 +536,7 @@ CHECK_MAIN_LOOPS("store/rules", CHECK_UNIT_S, {S36_a_window_part_needs_its_last_
                  {S36_random_parts_against_what_the_rules_say, 0, 15},
                  {S10_a_window_part_gets_its_last_blocks, 0, 0},
                  {S10_other_parts_end_where_the_full_one_does, 0, 0},
+                 {S36_what_is_left_of_a_lease_is_a_prefix_too, 0, 0},
                  {S1_hits_that_a_rule_does_not_use_stay_cold, 0, 0},
                  {S1_ranks_of_a_key_are_evicted_together, 0, 0},
                  {S1_a_window_block_takes_no_full_one_with_it, 0, 0},
