@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""The connector in the vLLM that is installed: made by its factory, called by its scheduler and its
+model runner's frame, with its own requests and outputs; a forward pass is played on the CPU.
+
+scripts/check-vllm installs vLLM and runs this; make check does not. Arguments name tests.
+    real_vllm.py --signatures BASE.PY...    compares signatures only, without importing vLLM
+"""
+
+import ast
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+import sys
+
+import support
+from support import MS
+
+TOKENS, LAYERS, HEADS, SIZE, BLOCKS = 16, 2, 2, 16, 200
+
+
+# Signatures, which need no vLLM.
+
+
+def functions_of(path, name):
+    """{method: argument names} of a class in a file."""
+    with open(path) as f:
+        tree = ast.parse(f.read())
+    found = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == name)
+    return {
+        n.name: [a.arg for a in n.args.posonlyargs + n.args.args]
+        for n in found.body if isinstance(n, ast.FunctionDef)
+    }
+
+
+def abstract_of(path, name):
+    with open(path) as f:
+        tree = ast.parse(f.read())
+    found = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == name)
+    return {
+        n.name for n in found.body if isinstance(n, ast.FunctionDef)
+        and any(ast.unparse(d) == "abstractmethod" for d in n.decorator_list)
+    }
+
+
+def compare(path):
+    """What is wrong with the connector for this version's base class."""
+    ours = functions_of(
+        os.path.join(support.ROOT, "client/python/kvcache_client/vllm/connector.py"),
+        "KvcacheConnector",
+    )
+    wrong = []
+    for name in ("KVConnectorBase_V1", "SupportsHMA"):
+        theirs = functions_of(path, name)
+        wrong += [f"{m} is missing" for m in abstract_of(path, name) if m not in ours]
+        wrong += [
+            f"{m}({', '.join(ours[m])}), there ({', '.join(args)})"
+            for m, args in theirs.items() if m in ours and ours[m] != args
+        ]
+    return wrong
+
+
+class Signatures(support.Case):
+    def test_signatures_of_the_installed_version(self):
+        from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+        self.assertEqual(compare(inspect.getfile(base)), [])
+
+
+# The engine.
+
+
+class Engine:
+    def __init__(self, socket, folder, **extra):
+        import torch
+        from vllm.config import (
+            CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig,
+        )
+        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+        from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.kv_cache_interface import (
+            FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor,
+        )
+        from vllm.v1.structured_output import StructuredOutputManager
+
+        self.torch = torch
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump({
+                "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+                "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": LAYERS,
+                "num_key_value_heads": HEADS, "head_dim": SIZE, "vocab_size": 1000,
+                "max_position_embeddings": 2048, "torch_dtype": "bfloat16",
+            }, f)
+        self.config = VllmConfig(
+            model_config=ModelConfig(
+                model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="bfloat16",
+                seed=0, max_model_len=2048),
+            cache_config=CacheConfig(block_size=TOKENS, enable_prefix_caching=True),
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=8, max_num_batched_tokens=128, max_model_len=2048,
+                enable_chunked_prefill=True, is_encoder_decoder=False, async_scheduling=False),
+            device_config=DeviceConfig("cpu"),
+            kv_transfer_config=KVTransferConfig(
+                kv_connector="KvcacheConnector", kv_connector_module_path="kvcache_client.vllm",
+                kv_role="kv_both", kv_load_failure_policy="recompute",
+                kv_connector_extra_config={
+                    "socket": socket, "connect_ms": MS, "lookup_ms": MS, "save_ms": MS,
+                    "model": "a model", **extra}),
+        )
+        self.config.cache_config.num_gpu_blocks = BLOCKS
+        names = [f"model.layers.{i}.self_attn.attn" for i in range(LAYERS)]
+        spec = FullAttentionSpec(
+            block_size=TOKENS, num_kv_heads=HEADS, head_size=SIZE, dtype=torch.bfloat16)
+        cache = KVCacheConfig(
+            num_blocks=BLOCKS,
+            kv_cache_tensors=[
+                KVCacheTensor(size=BLOCKS * spec.page_size_bytes, shared_by=[n]) for n in names],
+            kv_cache_groups=[KVCacheGroupSpec(names, spec)],
+        )
+        self.tensors = {
+            n: torch.zeros(BLOCKS, HEADS, TOKENS, 2 * SIZE, dtype=torch.bfloat16) for n in names}
+        self.scheduler = Scheduler(
+            vllm_config=self.config, kv_cache_config=cache,
+            structured_output_manager=StructuredOutputManager(self.config), block_size=TOKENS)
+        self.worker = KVConnectorFactory.create_connector(
+            self.config, KVConnectorRole.WORKER, cache)
+        self.worker.register_kv_caches(self.tensors)
+        said, connector = self.worker.get_handshake_metadata(), self.scheduler.connector
+        if hasattr(connector, "set_xfer_handshake_metadata_pp_aware"):
+            connector.set_xfer_handshake_metadata_pp_aware({(0, 0): said})
+        else:
+            connector.set_xfer_handshake_metadata({0: said})
+        self.tables, self.requests, self.loaded = {}, {}, {}
+
+    def close(self):
+        self.worker.shutdown()
+        self.scheduler.shutdown()
+
+    def request(self, name, tokens, max_tokens=1):
+        from vllm.sampling_params import SamplingParams
+        from vllm.utils.hashing import get_hash_fn_by_name
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.request import Request
+
+        hash_fn = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
+        init_none_hash(hash_fn)
+        parameters = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        with contextlib.suppress(AttributeError):
+            parameters.update_from_generation_config({}, 2)
+        self.requests[name] = Request(
+            request_id=name, prompt_token_ids=list(tokens), sampling_params=parameters,
+            pooling_params=None, block_hasher=get_request_block_hasher(TOKENS, hash_fn))
+        self.scheduler.add_request(self.requests[name])
+
+    def row(self, name, position, layer):
+        prefix = repr(list(self.requests[name].all_token_ids[: position + 1])).encode()
+        data = hashlib.shake_128(prefix + bytes([layer])).digest(HEADS * 2 * SIZE * 2)
+        bits = self.torch.frombuffer(bytearray(data), dtype=self.torch.int16)
+        return bits.view(HEADS, 2 * SIZE)
+
+    def place(self, name, position, layer):
+        block = self.tables[name][position // TOKENS]
+        tensor = self.tensors[f"model.layers.{layer}.self_attn.attn"]
+        return tensor.view(self.torch.int16)[block, :, position % TOKENS]
+
+    def forward(self, output):
+        for new in output.scheduled_new_reqs:
+            self.tables[new.req_id] = list(new.block_ids[0])
+            self.loaded[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        begin = {r.req_id: r.num_computed_tokens for r in output.scheduled_new_reqs}
+        for i, name in enumerate(cached.req_ids):
+            begin[name] = cached.num_computed_tokens[i]
+            new = cached.new_block_ids[i]
+            if name in cached.resumed_req_ids:
+                self.tables[name] = list(new[0])
+            elif new is not None:
+                self.tables[name] += new[0]
+        # Computed on what did not arrive, the outputs are thrown away.
+        lost = self.worker._worker._invalid
+        for name, n in output.num_scheduled_tokens.items():
+            for p in range(begin[name] + n):
+                for layer in range(LAYERS):
+                    place, row = self.place(name, p, layer), self.row(name, p, layer)
+                    if p >= begin[name]:
+                        place.copy_(row)
+                    elif not lost and not self.torch.equal(place, row):
+                        raise AssertionError(f"{name}: position {p} of layer {layer} is wrong")
+
+    def step(self):
+        from vllm.distributed.kv_transfer import kv_transfer_state
+        from vllm.forward_context import set_forward_context
+        from vllm.v1.outputs import ModelRunnerOutput
+        from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
+
+        output = self.scheduler.schedule()
+        kv_transfer_state._KV_CONNECTOR_AGENT = self.worker
+        try:
+            if output.total_num_scheduled_tokens == 0:
+                result = KVConnectorModelRunnerMixin.kv_connector_no_forward(output, self.config)
+            else:
+                with set_forward_context(None, self.config), (
+                        KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(output)) as said:
+                    self.forward(output)
+                names = list(output.num_scheduled_tokens)
+                done = [
+                    self.requests[n].num_computed_tokens >= self.requests[n].num_tokens
+                    for n in names]
+                result = ModelRunnerOutput(
+                    req_ids=names, req_id_to_index={n: i for i, n in enumerate(names)},
+                    sampled_token_ids=[[7] if d else [] for d in done],
+                    kv_connector_output=said)
+        finally:
+            kv_transfer_state._KV_CONNECTOR_AGENT = None
+        self.scheduler.update_from_output(output, result)
+
+    def serve(self, name, tokens, max_tokens=1):
+        """How many tokens of the prompt were not computed."""
+        self.request(name, tokens, max_tokens)
+        support.until(lambda: self.step() or not self.scheduler.has_unfinished_requests(),
+                      "the request does not end", 60)
+        return self.loaded[name]
+
+
+class Served(support.Case):
+    def engine(self, daemon, **extra):
+        engine = Engine(daemon.socket, self.folder, **extra)
+        self.addCleanup(engine.close)
+        return engine
+
+    def figures(self, daemon):
+        return self.client(daemon, role="operator").statistics()
+
+    def settled(self, daemon):
+        support.until(lambda: self.figures(daemon)["filling_slots"] == 0, "not published")
+
+    def test_computed_by_one_engine_loaded_by_another(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon), self.engine(daemon)
+        tokens = [(i * 7) % 900 for i in range(330)]
+        self.assertEqual(first.serve("a", tokens, 40), 0)
+        self.settled(daemon)
+        self.assertEqual(self.figures(daemon)["blocks"], 23)
+        self.assertEqual(second.serve("b", tokens), 320)
+        self.assertEqual(second.serve("c", tokens[:160]), 144)
+        self.assertEqual(self.figures(daemon)["leases"], 0)
+
+    def test_beside_the_engines_own_prefix_cache(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon), self.engine(daemon)
+        tokens = [(i * 11) % 900 for i in range(330)]
+        first.serve("a", tokens)
+        self.settled(daemon)
+        self.assertEqual(second.serve("b", tokens[:100]), 96)
+        self.assertEqual(second.serve("c", tokens), 320)
+        self.assertTrue(second.scheduler.reset_prefix_cache(reset_connector=True))
+        self.assertEqual(second.serve("d", tokens), 0)
+
+    def test_loaded_from_the_host_tier_beside_the_steps(self):
+        daemon = self.daemon("--gpu-bytes", "0")
+        first, second = self.engine(daemon), self.engine(daemon)
+        tokens = [(i * 13) % 900 for i in range(330)]
+        first.serve("a", tokens)
+        self.settled(daemon)
+        self.assertEqual(second.serve("b", tokens), 320)
+
+    def test_an_own_chain_of_hashes(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon, own_hashes=True), self.engine(daemon, own_hashes=True)
+        tokens = [(i * 17) % 900 for i in range(100)]
+        first.serve("a", tokens)
+        self.settled(daemon)
+        self.assertEqual(second.serve("b", tokens), 96)
+
+    def test_the_prefix_is_flushed_behind_the_lookup(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon), self.engine(daemon)
+        tokens = [(i * 19) % 900 for i in range(330)]
+        first.serve("a", tokens)
+        self.settled(daemon)
+        start = second.worker.start_load_kv
+
+        def flushed(*arguments):
+            second.worker.start_load_kv = start
+            first.scheduler.connector.reset_cache()
+            return start(*arguments)
+
+        second.worker.start_load_kv = flushed
+        second.serve("b", tokens)
+        self.assertEqual(second.worker._worker.counts["failed_loads"], 1)
+        second.serve("c", tokens[:-1])
+
+    def test_the_daemon_is_killed(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = [(i * 23) % 900 for i in range(330)]
+        engine.serve("a", tokens)
+        daemon.kill()
+        engine.serve("b", tokens)
+        engine.serve("c", tokens[:200])
+
+
+def main():
+    if sys.argv[1:2] == ["--signatures"]:
+        failed = False
+        for path in sys.argv[2:]:
+            wrong = compare(path)
+            print(f"{'not ok' if wrong else 'ok'} - {path}", *wrong, sep="\n    ")
+            failed = failed or bool(wrong)
+        sys.exit(failed)
+    import faulthandler
+
+    faulthandler.enable()
+    support.LIMIT_S = 120
+    support.main("__main__")
+
+
+if __name__ == "__main__":
+    main()
