@@ -96,9 +96,10 @@ struct model_owner {
 };
 
 struct model_chunk {
-    bool live;              /* the worker may still write */
-    bool written;           /* its word has been */
-    uint32_t first, blocks; /* of model_save::assigned */
+    bool live;                      /* the worker may still write */
+    bool written;                   /* its word has been */
+    uint32_t first, blocks;         /* of model_save::assigned */
+    uint32_t first_slice, n_slices; /* n_slices 0: all of each block */
     uint32_t word;
     uint64_t number;
 };
@@ -123,6 +124,9 @@ struct model_save {
     uint32_t entry_keys[4];
     bool was_filling[MODEL_SAVE_KEYS];
     bool was_ready[MODEL_SAVE_KEYS]; /* when it was opened */
+    /* By slices: the chunks of each call lie behind those of the calls before. */
+    bool by_slices;
+    uint32_t call_chunks, claimed; /* of a call; a bit a slice */
     uint32_t n_assigned, n_chunks, n_published;
     struct model_place assigned[MODEL_SAVE_KEYS];
     bool published[MODEL_SAVE_KEYS];
@@ -264,6 +268,13 @@ uint32_t model_part_of(const struct model *m, uint32_t id); /* the model's numbe
 /* model_memory.c: bytes, and who copies them between tiers. */
 void model_write(struct model *m, const struct model_place *place);
 void model_spoil(struct model *m, const struct model_place *place);
+/* The same for a range of slices, and the sum of their checksums. */
+void model_write_slices(struct model *m, const struct model_place *place, uint32_t first,
+                        uint32_t n);
+void model_spoil_slices(struct model *m, const struct model_place *place, uint32_t first,
+                        uint32_t n);
+uint64_t model_sum_slices(struct model *m, const struct model_place *place, uint32_t first,
+                          uint32_t n);
 bool model_is_exact(struct model *m, const struct model_place *place);
 uint64_t model_checksum(struct model *m, const struct model_place *place);
 extern const struct mover_ops model_mover;
@@ -311,6 +322,16 @@ void model_load_finish(struct model *m, struct model_load *l);
 void model_worker_step(struct model *m);
 void model_waive(struct model *m, uint32_t owner); /* all that it enqueued has ended */
 
+/* model_slices.c */
+/* Whether all words of a chunk of the first call have been, of the calls so far; or of all slices.
+ */
+bool model_chunk_arrived(const struct model_save *s, uint32_t chunk);
+bool model_chunk_proved(const struct model *m, const struct model_save *s, uint32_t chunk);
+/* Names some slices of the part for a call that begins a save by slices. */
+void model_slices_begin(struct model *m, struct model_save *s, struct store_save_entry *entry);
+/* Another call of such a save. */
+void model_slices_more(struct model *m, struct model_save *s);
+
 /* model_save.c */
 struct model_run { /* keys of a request: a piece of a chain, in a part */
     uint32_t part, chain, first, n;
@@ -318,6 +339,9 @@ struct model_run { /* keys of a request: a piece of a chain, in a part */
 struct model_save *model_save_open(struct model *m, struct model_owner *o,
                                    const struct model_run *runs, uint32_t n_runs);
 void model_save_seal(struct model *m, struct model_save *s);
+void model_save_take_chunks(struct model *m, struct model_save *s,
+                            const struct store_save_result *result, uint32_t first_slice,
+                            uint32_t n_slices);
 void model_save_steps(struct model *m);
 void model_save_answered(struct model *m, struct model_save *s, kvc_status status, bool pending,
                          const struct save_outcome *outcome);

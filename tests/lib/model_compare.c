@@ -65,7 +65,7 @@ static void judge_publication(struct model *m, struct model_save *s, uint32_t i)
     while (i >= s->chunks[chunk].first + s->chunks[chunk].blocks)
         chunk++;
     for (uint32_t c = 0; c <= chunk; c++)
-        model_expect(m, s->chunks[c].written,
+        model_expect(m, model_chunk_proved(m, s, c),
                      "key %u is published with chunk %u of save %llu, before the proof of chunk %u",
                      s->assigned[i].key, chunk, (ull)s->id, c);
     model_expect(m, !s->published[i], "key %u is published twice", s->assigned[i].key);

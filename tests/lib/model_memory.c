@@ -55,12 +55,23 @@ static bool slice_is_exact(const uint8_t *at, uint64_t bytes, const struct model
     return memcmp(at + i, &value, bytes - i) == 0;
 }
 
+static uint32_t count(const struct pack_layout *layout, uint32_t n_slices)
+{
+    return n_slices ? n_slices : layout->n_slices;
+}
+
 void model_write(struct model *m, const struct model_place *place)
+{
+    model_write_slices(m, place, 0, m->parts[place->part].layout.n_slices);
+}
+
+void model_write_slices(struct model *m, const struct model_place *place, uint32_t first,
+                        uint32_t n)
 {
     const struct pack_layout *layout = &m->parts[place->part].layout;
     uint8_t *slot = address(m, place->tier, place->offset);
 
-    for (uint32_t i = 0; i < layout->n_slices; i++)
+    for (uint32_t i = first; i < first + count(layout, n); i++)
         write_slice(slot + layout->slice_offsets[i], layout->slice_bytes[i], place, i);
 }
 
@@ -71,6 +82,31 @@ void model_spoil(struct model *m, const struct model_place *place)
 
     memset(address(m, place->tier, place->offset) + at, 0xd0 + (int)model_below(m, 16),
            n < 512 ? n : 512);
+}
+
+/* Somewhere in one of them, and nowhere else. */
+void model_spoil_slices(struct model *m, const struct model_place *place, uint32_t first,
+                        uint32_t n)
+{
+    const struct pack_layout *layout = &m->parts[place->part].layout;
+    uint32_t slice = first + model_below(m, count(layout, n));
+    uint64_t at = model_random(m) % layout->slice_bytes[slice];
+    uint64_t left = layout->slice_bytes[slice] - at;
+
+    memset(address(m, place->tier, place->offset) + layout->slice_offsets[slice] + at,
+           0xd0 + (int)model_below(m, 16), left < 512 ? left : 512);
+}
+
+uint64_t model_sum_slices(struct model *m, const struct model_place *place, uint32_t first,
+                          uint32_t n)
+{
+    const struct pack_layout *layout = &m->parts[place->part].layout;
+    const uint8_t *slot = address(m, place->tier, place->offset);
+    uint64_t sum = 0;
+
+    for (uint32_t i = first; i < first + count(layout, n); i++)
+        sum += pack_checksum_slice(slot + layout->slice_offsets[i], layout->slice_bytes[i], i);
+    return sum;
 }
 
 bool model_is_exact(struct model *m, const struct model_place *place)

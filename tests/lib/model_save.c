@@ -73,6 +73,8 @@ struct model_save *model_save_open(struct model *m, struct model_owner *o,
     s->notify = req.notify = model_chance(m, 400);
     s->request = req.request = ++m->next_request;
     fill_request(m, s, runs, n_runs, entries, keys);
+    if (n_runs == 1 && model_chance(m, 350))
+        model_slices_begin(m, s, &entries[0]);
     model_begin(m, "owner %u saves %u keys of %u entries (part %u chain %u from %u)%s%s", s->owner,
                 s->n_keys, n_runs, n_runs ? runs[0].part : 0, n_runs ? runs[0].chain : 0,
                 n_runs ? runs[0].first : 0, s->notify ? ", notify" : "",
@@ -150,8 +152,9 @@ static void take_place(struct model *m, struct model_save *s, uint32_t k,
     model_spoil(m, &place);
 }
 
-static void take_chunks(struct model *m, struct model_save *s,
-                        const struct store_save_result *result)
+void model_save_take_chunks(struct model *m, struct model_save *s,
+                            const struct store_save_result *result, uint32_t first_slice,
+                            uint32_t n_slices)
 {
     struct pack_cut cut = {0};
     uint32_t first = 0;
@@ -159,6 +162,7 @@ static void take_chunks(struct model *m, struct model_save *s,
     for (uint32_t i = 0; i < result->n_chunks; i++) {
         const struct store_chunk *c = &result->chunks[i];
 
+        model_expect(m, s->n_chunks < MODEL_SAVE_KEYS, "too many chunks for the model");
         model_expect(m, c->blocks > 0 && first + c->blocks <= s->n_assigned,
                      "chunk %u of save %llu has %u blocks", i, (ull)s->id, c->blocks);
         for (uint32_t k = 0; k < c->blocks; k++)
@@ -173,13 +177,14 @@ static void take_chunks(struct model *m, struct model_save *s,
         model_expect(m, s->by_daemon ? c->number == 0 : c->number > m->last_number,
                      "number %llu was used before", (ull)c->number);
         m->last_number = s->by_daemon ? m->last_number : c->number;
-        s->chunks[i] = (struct model_chunk){.live = true,
-                                            .first = first,
-                                            .blocks = c->blocks,
-                                            .word = c->word,
-                                            .number = c->number};
+        s->chunks[s->n_chunks++] = (struct model_chunk){.live = true,
+                                                        .first = first,
+                                                        .blocks = c->blocks,
+                                                        .first_slice = first_slice,
+                                                        .n_slices = n_slices,
+                                                        .word = c->word,
+                                                        .number = c->number};
         first += c->blocks;
-        s->n_chunks++;
     }
     model_expect(m, first == s->n_assigned, "chunks of save %llu have %u of %u blocks", (ull)s->id,
                  first, s->n_assigned);
@@ -274,6 +279,20 @@ static void expect_admission(struct model *m, const struct model_save *s)
                  missing, room);
 }
 
+/* Of chunks with blocks of several layouts the slices are all of each block's. */
+static void take_first_chunks(struct model *m, struct model_save *s,
+                              const struct store_save_result *result)
+{
+    uint32_t first = 0, n = 0;
+
+    if (s->by_slices) {
+        first = (uint32_t)__builtin_ctz(s->claimed);
+        n = (uint32_t)__builtin_popcount(s->claimed);
+    }
+    model_save_take_chunks(m, s, result, first, n);
+    s->call_chunks = s->n_chunks;
+}
+
 void model_save_seal(struct model *m, struct model_save *s)
 {
     uint8_t states[MODEL_SAVE_KEYS];
@@ -304,7 +323,7 @@ void model_save_seal(struct model *m, struct model_save *s)
                  s->n_assigned);
     model_expect(m, s->n_assigned == 0 || !(s->aborting || s->aborted),
                  "a save that was aborted assigns slots");
-    take_chunks(m, s, &result);
+    take_first_chunks(m, s, &result);
     expect_admission(m, s);
     s->sealed = true;
     s->handle = s->by_daemon ? s->handle : NULL;
@@ -332,7 +351,7 @@ static void abort_save(struct model *m, struct model_save *s)
         never[n_never++] = c;
         s->chunks[c].live = s->by_daemon; /* the worker knows nothing of those */
     }
-    all &= n_never == s->n_chunks;
+    all &= n_never == s->n_chunks && !(by_request && s->n_chunks > s->call_chunks);
     model_begin(m, "owner %u aborts save %llu, %u chunks never enqueued", s->owner, (ull)s->id,
                 n_never);
     if (s->sealed) {
@@ -418,8 +437,10 @@ static void expect_proof_taken(struct model *m, const struct model_save *s)
 {
     bool all = true;
 
-    for (uint32_t c = 0; c < s->n_chunks; c++) {
-        all &= s->chunks[c].written;
+    for (uint32_t c = 0; c < s->call_chunks; c++) {
+        bool arrived = model_chunk_arrived(s, c);
+
+        all &= model_chunk_proved(m, s, c);
         for (uint32_t k = s->chunks[c].first; k < s->chunks[c].first + s->chunks[c].blocks; k++) {
             const struct model_seen *seen = &m->seen[s->assigned[k].tier][s->assigned[k].slot];
             bool same = seen->generation == s->assigned[k].generation;
@@ -427,7 +448,7 @@ static void expect_proof_taken(struct model *m, const struct model_save *s)
             if (all && !s->aborted)
                 model_expect(m, s->published[k], "key %u of save %llu is proved, not published",
                              s->assigned[k].key, (ull)s->id);
-            if (s->chunks[c].written && (s->aborted || s->aborting))
+            if (arrived && (s->aborted || s->aborting))
                 model_expect(m, !same || seen->state != SLOT_QUARANTINE,
                              "key %u of save %llu is proved, and still in quarantine",
                              s->assigned[k].key, (ull)s->id);
@@ -547,6 +568,19 @@ static struct model_save *pick_save(struct model *m, bool sealed)
     return NULL;
 }
 
+static struct model_save *pick_sliced(struct model *m)
+{
+    uint32_t at = model_below(m, MODEL_SAVES);
+
+    for (uint32_t i = 0; i < MODEL_SAVES; i++) {
+        struct model_save *s = &m->saves[(at + i) % MODEL_SAVES];
+
+        if (s->used && s->sealed && s->by_slices && m->owners[s->owner].life == LIFE_OPEN)
+            return s;
+    }
+    return NULL;
+}
+
 void model_save_steps(struct model *m)
 {
     uint32_t what = model_below(m, 100), n = model_chance(m, 700) ? 1 : model_below(m, 4);
@@ -566,6 +600,10 @@ void model_save_steps(struct model *m)
         store_save_more(m->store, s->handle);
         if (what < 26)
             model_save_seal(m, s);
+    } else if (what < 45) {
+        s = pick_sliced(m);
+        if (s)
+            model_slices_more(m, s);
     } else if (what >= 95 && o) {
         save_badly(m, o);
     } else if (o) {

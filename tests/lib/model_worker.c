@@ -19,6 +19,15 @@ void model_write_word(struct model *m, struct model_owner *o, uint32_t word, uin
     o->last_word = clock_now_us();
 }
 
+static void write_block(struct model *m, const struct model_chunk *c,
+                        const struct model_place *place, bool exact)
+{
+    if (exact)
+        model_write_slices(m, place, c->first_slice, c->n_slices);
+    else
+        model_spoil_slices(m, place, c->first_slice, c->n_slices);
+}
+
 /* A copy of the daemon that succeeded, or failed half way. */
 static void end_daemon_copy(struct model *m, struct model_save *s, struct model_chunk *c,
                             bool exact)
@@ -28,11 +37,8 @@ static void end_daemon_copy(struct model *m, struct model_save *s, struct model_
     for (uint32_t i = 0; i < c->blocks; i++) {
         const struct model_place *place = &s->assigned[c->first + i];
 
-        if (exact)
-            model_write(m, place);
-        else
-            model_spoil(m, place);
-        cells[i] = model_checksum(m, place);
+        write_block(m, c, place, exact);
+        cells[i] = model_sum_slices(m, place, c->first_slice, c->n_slices);
     }
     c->live = false;
     c->written = exact;
@@ -52,11 +58,9 @@ void model_chunk_finish(struct model *m, struct model_save *s, struct model_chun
     for (uint32_t i = 0; i < c->blocks; i++) {
         const struct model_place *place = &s->assigned[c->first + i];
 
-        if (exact)
-            model_write(m, place);
-        else
-            model_spoil(m, place);
-        entry_of(o, c->word)[i] = exact && s->checksums ? model_checksum(m, place) : 0xbad;
+        write_block(m, c, place, exact);
+        entry_of(o, c->word)[i] =
+            exact && s->checksums ? model_sum_slices(m, place, c->first_slice, c->n_slices) : 0xbad;
     }
     model_write_word(m, o, c->word, c->number);
     c->live = false;
@@ -134,7 +138,8 @@ static void write_step(struct model *m)
     if (what < 30) {
         model_begin(m, "owner %u writes in chunk %u of save %llu", s->owner, number,
                     (unsigned long long)s->id);
-        model_spoil(m, &s->assigned[c->first + model_below(m, c->blocks)]);
+        model_spoil_slices(m, &s->assigned[c->first + model_below(m, c->blocks)], c->first_slice,
+                           c->n_slices);
     } else if (what < 38 && !s->by_daemon) {
         model_begin(m, "owner %u writes a wrong number for chunk %u of save %llu", s->owner, number,
                     (unsigned long long)s->id);
