@@ -16,16 +16,19 @@ static uint32_t tag_of(uint64_t cell)
     return (uint32_t)(cell >> 32);
 }
 
-/* 7/8 full is where growing begins: a search then reads 4 to 5 cells, which is one cache line. */
+/*
+ * 3/4 full is where growing begins: a new cell then pushes 8 others before it finds an empty one,
+ * and would push 32 at 7/8.
+ */
 static uint32_t capacity(uint32_t homes)
 {
-    return homes / 8 * 7;
+    return homes / 4 * 3;
 }
 
 /* Homes for a segment of n cells that leave room for a while. */
 static uint32_t homes_for(uint32_t n)
 {
-    uint32_t homes = (n / 3 * 4 + INDEX_HOMES_MIN) / INDEX_HOMES_MIN * INDEX_HOMES_MIN;
+    uint32_t homes = (2 * n + INDEX_HOMES_MIN - 1) / INDEX_HOMES_MIN * INDEX_HOMES_MIN;
 
     return homes < INDEX_HOMES_MIN ? INDEX_HOMES_MIN : homes;
 }
