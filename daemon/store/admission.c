@@ -84,7 +84,8 @@ static struct admission *make_admission(const struct store_save *req, uint32_t n
     if (!admission)
         return NULL;
     at = (uint8_t *)(admission + 1);
-    *admission = (struct admission){.n_entries = req->n_entries, .n_keys = n_keys};
+    *admission = (struct admission){
+        .n_entries = req->n_entries, .n_keys = n_keys, .fresh = req->n_entries == 1};
     admission->entries = (void *)at;
     admission->slots = (void *)(at += entries);
     admission->ids = (void *)(at += slots);

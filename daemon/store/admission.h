@@ -19,6 +19,7 @@ struct admission_entry {
     uint32_t needed;     /* blocks that the part's rule asks for; UINT32_MAX: all */
     uint32_t wanted;     /* keys that wait for room, as told to the class */
     bool closed;         /* no key of it gets room any more */
+    bool over;           /* of room_take */
     struct partition *partition;
     uint64_t block_bytes;
     /* Of saves by slices: */
@@ -30,6 +31,7 @@ struct admission_entry {
 struct admission {
     uint32_t n_entries, n_keys;
     bool waiting; /* counted in store::waiting_saves */
+    bool fresh;   /* what is missing has just been looked for, and no two entries can share it */
     struct admission_entry *entries;
     uint8_t *keys;
     uint8_t *states;

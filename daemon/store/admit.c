@@ -93,14 +93,14 @@ static void describe_slot(const struct save *save, const struct admission_entry 
 /* The daemon itself reaches every extent. */
 static uint64_t *const anywhere[TIER_COUNT];
 
-static enum room assign(struct store *store, struct save *save, const struct admission_entry *entry,
+static enum room assign(struct store *store, struct save *save, struct admission_entry *entry,
                         uint32_t i)
 {
     struct admission *admission = save->admission;
     enum tier_kind tier;
     uint32_t slot, id;
-    enum room room =
-        room_take(entry->partition, save->by_daemon ? anywhere : save->owner->mapped, &tier, &slot);
+    enum room room = room_take(entry->partition, save->by_daemon ? anywhere : save->owner->mapped,
+                               &entry->over, &tier, &slot);
     struct table_slot *record;
 
     if (room != ROOM_TAKEN)
@@ -142,7 +142,7 @@ static void look_again(struct store *store, const struct save *save,
 }
 
 /* Gives a key that is missing a slot; false: it has none, now (*later) or in this call. */
-static bool admit_key(struct store *store, struct save *save, const struct admission_entry *entry,
+static bool admit_key(struct store *store, struct save *save, struct admission_entry *entry,
                       uint32_t i, bool *later)
 {
     struct admission *admission = save->admission;
@@ -150,7 +150,8 @@ static bool admit_key(struct store *store, struct save *save, const struct admis
 
     if (admission->states[i] != KEY_MISSING)
         return true;
-    look_again(store, save, entry, i);
+    if (!admission->fresh)
+        look_again(store, save, entry, i);
     if (admission->states[i] != KEY_MISSING)
         return true;
     room = assign(store, save, entry, i);
@@ -167,12 +168,25 @@ static bool is_full(const struct admission_entry *entry)
     return entry->needed == UINT32_MAX;
 }
 
+/* The keys from the next one on are likely to be added now. */
+static void expect(const struct store *store, const struct save *save,
+                   const struct admission_entry *entry)
+{
+    uint32_t left = entry->end - entry->next;
+
+    if (save->admission->states[entry->next] == KEY_MISSING)
+        blocks_expect(store->blocks, entry->part, admission_key(save->admission, entry->next),
+                      left < BLOCKS_EXPECT_MAX ? left : BLOCKS_EXPECT_MAX);
+}
+
 /* In order, up to the first key that gets no slot: what follows it cannot be used. */
 static void admit_full(struct store *store, struct save *save, struct admission_entry *entry)
 {
     bool later;
 
     for (; entry->next < entry->end; entry->next++) {
+        if ((entry->next - entry->first) % BLOCKS_EXPECT_MAX == 0)
+            expect(store, save, entry);
         if (admit_key(store, save, entry, entry->next, &later))
             continue;
         entry->closed = !later;
@@ -246,6 +260,7 @@ static uint32_t admit(struct store *store, struct save *save)
 
             if (is_full(entry) == (others == 1))
                 continue;
+            entry->over = false;
             if (!entry->closed && !others)
                 admit_full(store, save, entry);
             else if (!entry->closed && !full_wait)
@@ -256,6 +271,7 @@ static uint32_t admit(struct store *store, struct save *save)
             short_of += missing;
         }
     }
+    admission->fresh = false;
     if (admission->waiting != (short_of > 0)) {
         admission->waiting = short_of > 0;
         store->waiting_saves += admission->waiting ? 1 : -1u;

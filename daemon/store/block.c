@@ -16,22 +16,20 @@
 #include "daemon/store/slots.h"
 
 /*
- * The pool gets its memory a segment at a time and never moves a block. Keys come from tenants: the
- * seed, new at each start and told to nobody, keeps them from being chosen to collide.
+ * Keys come from tenants: the seed, new at each start and told to nobody, keeps them from being
+ * chosen to collide.
  */
-#define POOL_SEGMENT 1024u /* blocks */
 
 /* Keys looked up side by side: enough for the misses of one stage to overlap. */
 #define FIND_BATCH 32u
 
 struct blocks {
+    struct blocks_pool pool;
     struct table_slot *slots[TIER_COUNT]; /* the records of each tier, NULL without extents */
     struct index index;
     uint64_t seed;
-    struct block **pool; /* segments of POOL_SEGMENT blocks */
     uint32_t pool_segments, pool_room;
-    uint32_t limit; /* ids below it were used at least once */
-    uint32_t free;  /* unused ids, linked through `save` */
+    uint32_t free; /* unused ids, linked through `save` */
 };
 
 /* Pinned: a block is most of what the daemon's own memory holds. */
@@ -44,12 +42,6 @@ static uint32_t tag_of(const struct blocks *blocks, uint32_t part, const uint8_t
     uint64_t seed = blocks->seed + part * 0x9e3779b97f4a7c15ull;
 
     return (uint32_t)(XXH3_64bits_withSeed(key, KVC_KEY_BYTES, seed) >> 32);
-}
-
-struct block *blocks_get(const struct blocks *blocks, uint32_t id)
-{
-    assert(id < blocks->limit);
-    return &blocks->pool[id / POOL_SEGMENT][id % POOL_SEGMENT];
 }
 
 struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id, enum tier_kind tier)
@@ -132,6 +124,21 @@ static void find_batch(const struct blocks *blocks, uint32_t part, const uint8_t
     }
 }
 
+void blocks_expect(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n)
+{
+    const struct index_segment *segments[BLOCKS_EXPECT_MAX];
+    uint32_t tags[BLOCKS_EXPECT_MAX];
+
+    assert(n <= BLOCKS_EXPECT_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        tags[i] = tag_of(blocks, part, keys + i * KVC_KEY_BYTES);
+        segments[i] = index_segment(&blocks->index, tags[i]);
+        __builtin_prefetch(segments[i]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        __builtin_prefetch(&segments[i]->cell[index_home(segments[i], tags[i])], 1);
+}
+
 uint32_t blocks_find_run(const struct blocks *blocks, uint32_t part, const uint8_t *keys,
                          uint32_t n, bool (*stop)(void *arg, uint32_t id), void *arg, uint32_t *ids)
 {
@@ -158,17 +165,17 @@ static kvc_status grow_pool(struct blocks *blocks)
 
     if (blocks->pool_segments == blocks->pool_room) {
         uint32_t room = blocks->pool_room ? blocks->pool_room * 2 : 4;
-        struct block **pool = mem_realloc(blocks->pool, room * sizeof(*pool));
+        struct block **pool = mem_realloc(blocks->pool.segments, room * sizeof(*pool));
 
         if (!pool)
             return KVC_E_NO_MEMORY;
-        blocks->pool = pool;
+        blocks->pool.segments = pool;
         blocks->pool_room = room;
     }
-    segment = mem_array(POOL_SEGMENT, sizeof(*segment));
+    segment = mem_array(BLOCKS_SEGMENT, sizeof(*segment));
     if (!segment)
         return KVC_E_NO_MEMORY;
-    blocks->pool[blocks->pool_segments++] = segment;
+    blocks->pool.segments[blocks->pool_segments++] = segment;
     return KVC_OK;
 }
 
@@ -177,7 +184,7 @@ kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier,
 {
     const struct table_slot *record = &blocks->slots[tier][slot];
     bool fresh = blocks->free == BLOCK_NONE;
-    uint32_t new = fresh ? blocks->limit : blocks->free;
+    uint32_t new = fresh ? blocks->pool.limit : blocks->free;
     struct block *block;
     kvc_status status;
 
@@ -185,7 +192,7 @@ kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier,
 #ifdef KVC_DEBUG
     assert(blocks_find(blocks, part, record->key) == BLOCK_NONE);
 #endif
-    if (fresh && blocks->limit == blocks->pool_segments * POOL_SEGMENT) {
+    if (fresh && blocks->pool.limit == blocks->pool_segments * BLOCKS_SEGMENT) {
         status = grow_pool(blocks);
         if (status)
             return status;
@@ -194,7 +201,7 @@ kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier,
     if (status)
         return status;
     if (fresh)
-        blocks->limit++;
+        blocks->pool.limit++;
     block = blocks_get(blocks, new);
     if (!fresh)
         blocks->free = block->save;
@@ -229,7 +236,7 @@ void blocks_drop(struct blocks *blocks, uint32_t id)
 
 uint32_t blocks_limit(const struct blocks *blocks)
 {
-    return blocks->limit;
+    return blocks->pool.limit;
 }
 
 uint64_t blocks_count(const struct blocks *blocks)
@@ -239,8 +246,9 @@ uint64_t blocks_count(const struct blocks *blocks)
 
 uint64_t blocks_bytes(const struct blocks *blocks)
 {
-    return sizeof(*blocks) + blocks->index.bytes + blocks->pool_room * sizeof(*blocks->pool) +
-           (uint64_t)blocks->pool_segments * POOL_SEGMENT * sizeof(struct block);
+    return sizeof(*blocks) + blocks->index.bytes +
+           blocks->pool_room * sizeof(*blocks->pool.segments) +
+           (uint64_t)blocks->pool_segments * BLOCKS_SEGMENT * sizeof(struct block);
 }
 
 kvc_status blocks_create(struct table *table, struct blocks **blocks)
@@ -278,8 +286,8 @@ void blocks_destroy(struct blocks *blocks)
         return;
     index_fini(&blocks->index);
     for (uint32_t i = 0; i < blocks->pool_segments; i++)
-        mem_free(blocks->pool[i]);
-    mem_free(blocks->pool);
+        mem_free(blocks->pool.segments[i]);
+    mem_free(blocks->pool.segments);
     mem_free(blocks);
 }
 
@@ -311,7 +319,7 @@ const char *blocks_check(const struct blocks *blocks)
     const char *why = index_check(&blocks->index);
     uint64_t linked = 0, unused = 0, listed = 0;
 
-    for (uint32_t id = 0; !why && id < blocks->limit; id++) {
+    for (uint32_t id = 0; !why && id < blocks->pool.limit; id++) {
         switch (blocks_get(blocks, id)->state) {
         case BLOCK_UNUSED:
             unused++;
@@ -326,7 +334,7 @@ const char *blocks_check(const struct blocks *blocks)
     if (why)
         return why;
     for (uint32_t id = blocks->free; id != BLOCK_NONE && listed <= unused; listed++) {
-        if (id >= blocks->limit || blocks_get(blocks, id)->state != BLOCK_UNUSED)
+        if (id >= blocks->pool.limit || blocks_get(blocks, id)->state != BLOCK_UNUSED)
             return "a block in use is in the list of unused ones";
         id = blocks_get(blocks, id)->save;
     }

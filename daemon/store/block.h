@@ -5,6 +5,7 @@
 #ifndef KVC_STORE_BLOCK_H
 #define KVC_STORE_BLOCK_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -39,11 +40,24 @@ struct block {
 
 struct blocks; /* the pool of blocks and the hash index over (part, key) */
 
+/* What it begins with. The pool gets its memory a segment at a time and never moves a block. */
+#define BLOCKS_SEGMENT 1024u
+struct blocks_pool {
+    struct block **segments;
+    uint32_t limit; /* ids below it were used at least once */
+};
+
 kvc_status blocks_create(struct table *table, struct blocks **blocks);
 void blocks_destroy(struct blocks *blocks);
 
 /* Valid until blocks_drop. */
-struct block *blocks_get(const struct blocks *blocks, uint32_t id);
+static inline struct block *blocks_get(const struct blocks *blocks, uint32_t id)
+{
+    const struct blocks_pool *pool = (const void *)blocks;
+
+    assert(id < pool->limit);
+    return &pool->segments[id / BLOCKS_SEGMENT][id % BLOCKS_SEGMENT];
+}
 /* The record of the block's slot in a tier where it has one. */
 struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id, enum tier_kind tier);
 
@@ -63,6 +77,10 @@ uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *
 uint32_t blocks_find_run(const struct blocks *blocks, uint32_t part, const uint8_t *keys,
                          uint32_t n, bool (*stop)(void *arg, uint32_t id), void *arg,
                          uint32_t *ids);
+
+/* Asks for the memory that adding blocks for a few keys will touch. */
+#define BLOCKS_EXPECT_MAX 16u
+void blocks_expect(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n);
 
 /*
  * Adds a block for a slot whose record holds part and key already; there is none for them yet. It

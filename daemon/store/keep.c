@@ -25,7 +25,8 @@ static void leave(struct partition *partition, enum order order, uint32_t id)
     struct policy *policy = &partition->orders[order];
 
     policy->ops->remove(policy, id);
-    partition_gives(partition, order);
+    if (policy->count == 0)
+        partition_gives(partition, order);
 }
 
 /* Its extent counts what could be evicted from it. */
@@ -59,7 +60,7 @@ static void settle(struct store *store, uint32_t id, bool used)
             policy->ops->add(policy, id);
         else if (next != ORDER_NONE)
             policy->ops->place(policy, id);
-        if (next != ORDER_NONE)
+        if (next != ORDER_NONE && policy->count == 1)
             partition_gives(partition, next);
         if (next == ORDER_CLEAN || next == ORDER_DIRTY || now == ORDER_CLEAN)
             room_changed(partition, next == ORDER_CLEAN);
@@ -251,6 +252,18 @@ void keep_drop_copy(struct store *store, uint32_t id, enum tier_kind tier)
     block->slot[tier] = SLOT_NONE;
     settle(store, id, false);
     room_give(partition, tier, slot);
+}
+
+void keep_take_clean(struct partition *partition, uint32_t id)
+{
+    struct store *store = partition->cls->store;
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->order[TIER_GPU] == ORDER_CLEAN && block->order[TIER_HOST] == ORDER_HOST);
+    note_loose(store, block, TIER_GPU, ORDER_CLEAN, ORDER_NONE);
+    leave(partition, ORDER_CLEAN, id);
+    block->order[TIER_GPU] = ORDER_NONE;
+    block->slot[TIER_GPU] = SLOT_NONE;
 }
 
 void keep_doom(struct store *store, uint32_t id)

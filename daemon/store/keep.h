@@ -42,6 +42,8 @@ void keep_touch(struct store *store, uint32_t id);
 
 /* Drops one of the two copies of a block that nothing keeps. */
 void keep_drop_copy(struct store *store, uint32_t id, enum tier_kind tier);
+/* Takes a clean block out of the gpu tier; its slot there is the caller's then. */
+void keep_take_clean(struct partition *partition, uint32_t id);
 
 /* No lookup finds it any more; its slots come back when nothing keeps them. */
 void keep_doom(struct store *store, uint32_t id);

@@ -17,25 +17,30 @@ static uint32_t victim(const struct partition *partition, enum order order)
     return policy->ops->victim(policy);
 }
 
+/* One free or clean slot less. */
+static void taken(struct partition *taker)
+{
+    /* Less is free for everybody: who gives next should have something clean. */
+    struct partition *next = partition_giver(taker, ORDER_DIRTY);
+
+    room_changed(taker, false);
+    if (next)
+        room_changed(next, false);
+}
+
 static bool take(struct partition *taker, enum tier_kind tier, const uint64_t *mapped,
                  uint32_t *slot)
 {
     struct tier_class *cls = taker->cls;
-    struct store *store = cls->store;
-    struct partition *next;
 
-    if (!slots_take(store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot)) {
+    if (!slots_take(cls->store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot)) {
         claim_want(cls, tier);
         return false;
     }
     partition_take(taker, tier);
-    store_record(store, tier, *slot)->part = 0;
-    store_record(store, tier, *slot)->hit_ms = 0;
-    room_changed(taker, false);
-    /* Less is free for everybody: who gives next should have something clean. */
-    next = partition_giver(taker, ORDER_DIRTY);
-    if (next)
-        room_changed(next, false);
+    store_record(cls->store, tier, *slot)->part = 0;
+    store_record(cls->store, tier, *slot)->hit_ms = 0;
+    taken(taker);
     return true;
 }
 
@@ -201,6 +206,34 @@ static bool evict(struct partition *giver, enum order order, const uint64_t *map
     return true;
 }
 
+/*
+ * The coldest clean block of a partition makes way for another of the same, in the same slot. So
+ * nobody has more or less than before.
+ */
+static bool take_over(struct partition *partition, const uint64_t *mapped, uint32_t *slot)
+{
+    struct store *store = partition->cls->store;
+    uint32_t id = victim(partition, ORDER_CLEAN), old;
+    struct table_slot *record;
+
+    if (id == BLOCK_NONE)
+        return false;
+    old = blocks_get(store->blocks, id)->slot[TIER_GPU];
+    if (!slots_is_mapped(store->slots[TIER_GPU], old, mapped) ||
+        slots_is_closed(store->slots[TIER_GPU], old))
+        return false;
+    store->stats.tier_evictions[TIER_GPU]++;
+    keep_take_clean(partition, id);
+    record = store_record(store, TIER_GPU, old);
+    usage_of(store, record->part)->used[TIER_GPU] -= partition->cls->slot_bytes;
+    store_set_state(store, record, SLOT_FREE);
+    slots_retake(record);
+    record->part = 0;
+    record->hit_ms = 0;
+    *slot = old;
+    return true;
+}
+
 /* Who gives a block of an order to the taker gives it. */
 static bool take_from(struct partition *taker, struct partition *giver, enum order order,
                       const uint64_t *mapped, uint32_t *slot)
@@ -261,12 +294,16 @@ static uint64_t gpu_free(const struct tier_class *cls)
     return slots_free_count(cls->store->slots[TIER_GPU], cls->tenant, cls->slot_bytes);
 }
 
-enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
+enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT], bool *over,
                     enum tier_kind *tier, uint32_t *slot)
 {
     struct tier_class *cls = taker->cls;
     struct partition *clean, *dirty;
 
+    *tier = TIER_GPU;
+    if (*over && take_over(taker, mapped[TIER_GPU], slot))
+        return ROOM_TAKEN;
+    *over = false;
     family_touch(taker->family);
     family_find_idle(cls->store);
     /* Without a gpu slot to its name, now or ever, a class lives in the host tier. */
@@ -279,11 +316,15 @@ enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
             return ROOM_TAKEN;
         return ROOM_NONE;
     }
-    *tier = TIER_GPU;
     if (take(taker, TIER_GPU, mapped[TIER_GPU], slot))
         return ROOM_TAKEN;
     dirty = partition_giver(taker, ORDER_DIRTY);
     clean = clean_giver(taker, dirty);
+    if (clean == taker && take_over(taker, mapped[TIER_GPU], slot)) {
+        *over = true;
+        taken(taker);
+        return ROOM_TAKEN;
+    }
     if (take_from(taker, clean, ORDER_CLEAN, mapped[TIER_GPU], slot))
         return ROOM_TAKEN;
     if (clean)

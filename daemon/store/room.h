@@ -16,9 +16,11 @@ enum room {
 
 /*
  * A slot for a new block, in extents that the owner has mapped. Evicts for it, never what is
- * filling, leased, loading or moving; who gives is partition_giver's to say.
+ * filling, leased, loading or moving; who gives is partition_giver's to say. *over is false for the
+ * first slot of a run, and belongs to the run as long as nothing else happens to the store between
+ * its slots but that blocks are added in them: what was found out for one holds for the next.
  */
-enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
+enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT], bool *over,
                     enum tier_kind *tier, uint32_t *slot);
 
 /*

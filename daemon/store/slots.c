@@ -47,11 +47,18 @@ static uint32_t take_place(struct slots *slots, uint32_t index)
     return number;
 }
 
+void slots_retake(struct table_slot *record)
+{
+    assert(record->state == SLOT_FREE);
+    record->next_free = 0;
+    if (++record->generation == 0) /* 0 is never handed out */
+        record->generation = 1;
+}
+
 bool slots_take(struct slots *slots, uint32_t tenant, uint64_t slot_bytes, const uint64_t *mapped,
                 uint32_t *number)
 {
     uint32_t class, index = TABLE_NONE, taken;
-    struct table_slot *record;
 
     assert(tenant < TABLE_TENANTS);
     assert(slot_bytes >= KVC_SLOT_BYTES_MIN && slot_bytes % KVC_SLOT_ALIGN == 0);
@@ -76,11 +83,7 @@ bool slots_take(struct slots *slots, uint32_t tenant, uint64_t slot_bytes, const
     }
     slots->used_slots++;
     slots->used_bytes += slot_bytes;
-    record = slots_record(slots, taken);
-    assert(record->state == SLOT_FREE);
-    record->next_free = 0;
-    if (++record->generation == 0) /* 0 is never handed out */
-        record->generation = 1;
+    slots_retake(slots_record(slots, taken));
     *number = taken;
     return true;
 }

@@ -37,6 +37,9 @@ bool slots_take(struct slots *slots, uint32_t tenant, uint64_t slot_bytes, const
 /* Gives a slot back; its record's state must be FREE already. */
 void slots_give(struct slots *slots, uint32_t number);
 
+/* To its record the same as giving a slot back and taking it again. */
+void slots_retake(struct table_slot *record);
+
 uint64_t slots_offset(const struct slots *slots, uint32_t number); /* bytes from the tier's start */
 uint32_t slots_extent(const struct slots *slots, uint32_t number);
 struct table_slot *slots_record(const struct slots *slots, uint32_t number);

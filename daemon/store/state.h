@@ -58,6 +58,7 @@ struct store {
     struct store_config config;
     struct table *table;
     struct slots *slots[TIER_COUNT];
+    struct table_slot *records[TIER_COUNT]; /* the table's, by slot number */
     struct blocks *blocks;
     struct list classes, unbalanced;
     struct list claims, claimants;
@@ -108,11 +109,17 @@ static inline struct partition *store_partition(const struct store *store,
 static inline struct table_slot *store_record(const struct store *store, enum tier_kind tier,
                                               uint32_t slot)
 {
-    return slots_record(store->slots[tier], slot);
+    return &store->records[tier][slot];
 }
 
 /* The only way here to change a slot's state: it counts too. */
-void store_set_state(struct store *store, struct table_slot *record, enum slot_state state);
+static inline void store_set_state(struct store *store, struct table_slot *record,
+                                   enum slot_state state)
+{
+    store->in_state[record->state] -= record->state != SLOT_FREE;
+    table_slot_set_state(record, state);
+    store->in_state[state] += state != SLOT_FREE;
+}
 
 /* Fills a refusal (NULL is fine) and gives its status back. */
 kvc_status store_refuse(struct refusal *why, kvc_status status, const char *field,

@@ -19,13 +19,6 @@
 #undef store_refuse /* defined for analysers of other files */
 #undef store_refuse_at
 
-void store_set_state(struct store *store, struct table_slot *record, enum slot_state state)
-{
-    store->in_state[record->state] -= record->state != SLOT_FREE;
-    table_slot_set_state(record, state);
-    store->in_state[state] += state != SLOT_FREE;
-}
-
 kvc_status store_refuse(struct refusal *why, kvc_status status, const char *field,
                         const char *detail)
 {
@@ -69,6 +62,9 @@ static kvc_status make_parts_of(struct store *store)
         return status;
     for (enum tier_kind tier = 0; tier < TIER_COUNT && status == KVC_OK; tier++) {
         status = slots_create(store->table, tier, &store->slots[tier]);
+        for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+            if (table_header(store->table)->tiers[tier].extents)
+                store->records[tier] = table_slot(store->table, tier, 0);
         if (status != KVC_OK)
             break;
         store->failing[tier] =
