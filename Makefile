@@ -177,7 +177,7 @@ check-gpu: $(GPU_TESTS) $(GPU_PY_NEEDS) ## run the tests that need a GPU (waived
 	@for t in $(GPU_TESTS) $(GPU_PY_TESTS:%='$(PYTHON) %'); do $$t || [ $$? -eq 77 ] || exit 1; done
 
 check-fake-gpu: $(filter $(GPU_DAEMONS),$(GPU_TESTS)) $(FAKE_GPU) ## the same on a driver without a GPU
-	@mkdir -p $(RELEASE)/tests/gpu/fake/state
+	@rm -rf $(RELEASE)/tests/gpu/fake/state && mkdir -p $(RELEASE)/tests/gpu/fake/state
 	@export LD_LIBRARY_PATH=$(CURDIR)/$(RELEASE)/tests/gpu/fake$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} \
 	    KVC_FAKE_CUDA=$(CURDIR)/$(RELEASE)/tests/gpu/fake/state; \
 	for t in $(filter $(GPU_TESTS),$^); do $$t || [ $$? -eq 77 ] || exit 1; done

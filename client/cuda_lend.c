@@ -4,23 +4,13 @@
 
 #include "client/cuda.h"
 
-/* The driver retains mapped memory only. */
-static bool is_mapped(const struct cuda *cuda, uint64_t at)
-{
-    uint64_t handle = 0;
-
-    if (cuda->driver.vmm_retain(&handle, (void *)(uintptr_t)at) != 0)
-        return false;
-    (void)cuda->driver.vmm_release(handle);
-    return true;
-}
-
 kvc_status cuda_find_piece(const struct cuda *cuda, uint64_t address, struct cuda_piece *piece,
                            const char **why)
 {
     uint64_t base = 0;
     size_t bytes = 0;
     int ordinal = -1;
+    unsigned legacy = 0;
     kvc_status status = cuda_enter(cuda);
 
     *why = "the GPU's context cannot be entered";
@@ -35,7 +25,8 @@ kvc_status cuda_find_piece(const struct cuda *cuda, uint64_t address, struct cud
         *why = "memory of another GPU than this client's";
         status = KVC_E_INVALID;
     } else {
-        *piece = (struct cuda_piece){base, bytes, !is_mapped(cuda, base)};
+        (void)cuda->driver.pointer_attribute(&legacy, CUDA_POINTER_HAS_HANDLE, address);
+        *piece = (struct cuda_piece){base, bytes, legacy != 0};
     }
     cuda_leave(cuda);
     return status;

@@ -112,8 +112,8 @@ static kvc_status open_handle(struct device_loan *loan, const struct cuda_ipc *h
     if (error == CUDA_NO_CONTEXT) {
         mem_free(o);
         return refuse(why, KVC_E_MAP,
-                      "the driver takes its process for this one: two processes of the same pid in "
-                      "their namespaces; memory mapped by descriptors has no such limit");
+                      "the driver takes its process for this one: both have one pid, each in "
+                      "its own namespace");
     }
     if (error != 0) {
         (void)check(loan, "a handle cannot be opened", error);

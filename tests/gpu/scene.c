@@ -229,6 +229,77 @@ void scene_settled(const struct scene_daemon *d)
     }
 }
 
+static struct {
+    int ask[2], answer[2];
+    pid_t pid;
+} meter;
+
+static void run_meter(void)
+{
+    struct cuda_driver driver;
+    char why[CUDA_WHY_MAX], byte;
+    void *context;
+
+    if (cuda_driver_open(&driver, why) != KVC_OK || driver.context_retain(&context, 0) != 0 ||
+        driver.context_push(context) != 0)
+        _exit(1);
+    while (read(meter.ask[0], &byte, 1) == 1) {
+        size_t figures[2] = {0, 0};
+
+        if (driver.memory_info(&figures[0], &figures[1]) != 0 ||
+            write(meter.answer[1], &figures[0], sizeof(figures[0])) != sizeof(figures[0]))
+            break;
+    }
+    _exit(0);
+}
+
+uint64_t scene_free_memory(void)
+{
+    size_t free = 0;
+
+    if (meter.pid == 0) {
+        CHECK(pipe2(meter.ask, O_CLOEXEC) == 0 && pipe2(meter.answer, O_CLOEXEC) == 0);
+        meter.pid = fork();
+        CHECK(meter.pid >= 0);
+        if (meter.pid == 0) {
+            close(meter.ask[1]);
+            run_meter();
+        }
+        close(meter.answer[1]);
+    }
+    CHECK(write(meter.ask[1], "x", 1) == 1);
+    if (read(meter.answer[0], &free, sizeof(free)) != sizeof(free))
+        scene_waive("no GPU whose memory can be asked for");
+    return free;
+}
+
+struct scene_baseline scene_baseline(const struct scene_daemon *d)
+{
+    return (struct scene_baseline){scene_fds(d), scene_mappings(d), scene_free_memory()};
+}
+
+// Mappings of the allocator's arenas come and go by a few.
+void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline *before)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+    struct scene_baseline now;
+
+    for (;;) {
+        now = scene_baseline(d);
+        if (now.fds <= before->fds && now.mappings <= before->mappings + 4 &&
+            now.free_memory >= before->free_memory)
+            return;
+        if (scene_now_us() > until_us)
+            break;
+        usleep(5000);
+    }
+    fprintf(stderr, "descriptors %d after %d, mappings %d after %d, free memory %llu after %llu\n",
+            now.fds, before->fds, now.mappings, before->mappings,
+            (unsigned long long)now.free_memory, (unsigned long long)before->free_memory);
+    show_log(d);
+    exit(1);
+}
+
 // Workers.
 
 void worker_register_as(struct worker *w, uint8_t name)
@@ -250,7 +321,9 @@ void worker_register_as(struct worker *w, uint8_t name)
             .stride = SCENE_SLICE_BYTES,
             .bytes = SCENE_SLICE_BYTES,
         };
-    KVC(w, kvc_register(w->client, &desc, &w->part));
+    w->registered = kvc_register(w->client, &desc, &w->part);
+    if (!w->may_be_refused)
+        KVC(w, w->registered);
 }
 
 // Two MiB at a time, one behind the other. Lives as long as the process.
@@ -310,7 +383,9 @@ void worker_open_with(struct worker *w, const struct scene_daemon *d,
     };
     kvc_status status;
 
-    *w = (struct worker){.n_blocks = options->n_blocks, .by_daemon = options->by_daemon};
+    *w = (struct worker){.n_blocks = options->n_blocks,
+                         .by_daemon = options->by_daemon,
+                         .may_be_refused = options->may_be_refused};
     open_gpu(w, options);
     status = kvc_connect(&connect, &w->client);
     if (status == KVC_E_UNSUPPORTED)
@@ -494,6 +569,16 @@ void worker_put(struct worker *w, uint32_t first_key, uint32_t n)
     CHECK(outcome.status == KVC_OK && outcome.published == n);
 }
 
+void worker_pin(struct worker *w, uint32_t first_key, uint32_t n)
+{
+    uint8_t keys[KVC_KEYS_MAX * KVC_KEY_BYTES];
+    uint32_t pinned = 0;
+
+    scene_keys(first_key, n, keys);
+    KVC(w, kvc_pin(w->client, w->part, keys, n, 600, &pinned));
+    CHECK(pinned == n);
+}
+
 uint32_t worker_lookup(struct worker *w, uint32_t first_key, uint32_t n)
 {
     uint8_t keys[KVC_KEYS_MAX * KVC_KEY_BYTES];
@@ -576,7 +661,7 @@ static int run_test(const struct scene_test *test)
     CHECK(pid >= 0);
     if (pid == 0) {
         setpgid(0, 0);
-        alarm(TEST_S);
+        alarm(test->limit_s != 0 ? test->limit_s : TEST_S);
         test->run();
         exit(0);
     }

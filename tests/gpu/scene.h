@@ -65,6 +65,8 @@ struct worker {
     uint8_t *mirror; // on the host
     kvc_client *client;
     kvc_part part;
+    kvc_status registered;
+    bool may_be_refused;
     kvc_lease lease;
 };
 
@@ -74,6 +76,7 @@ struct worker_options {
     int ordinal; // of its GPU
     bool mapped; // its KV cache is made of mapped pieces, which is what torch's segments are
     bool by_daemon; // the daemon copies
+    bool may_be_refused; // what registering its part said stands in worker::registered
 };
 
 // In a process that has not used CUDA yet. Waives the test where there is no such GPU.
@@ -101,6 +104,8 @@ void scene_keys(uint32_t first_key, uint32_t n, uint8_t *keys);
 uint64_t worker_save_enqueue(struct worker *w, uint32_t first_key, uint32_t n);
 // Fills, saves, and waits until all are published.
 void worker_put(struct worker *w, uint32_t first_key, uint32_t n);
+// ... and keeps them from being evicted.
+void worker_pin(struct worker *w, uint32_t first_key, uint32_t n);
 uint32_t worker_lookup(struct worker *w, uint32_t first_key, uint32_t n);
 // Loads all that is leased into blocks 0 ..; with the result awaited.
 kvc_status worker_load(struct worker *w, uint8_t *valid);
@@ -120,9 +125,21 @@ void scene_check(const struct worker *w, int error, const char *what, const char
 void scene_check_kvc(kvc_client *client, kvc_status status, const char *what, const char *file,
                      int line);
 
+// Free memory of the first GPU, as a process of its own sees it, which stays until the test ends.
+uint64_t scene_free_memory(void);
+// Waits until the daemon has no more descriptors and mappings than before, and the GPU no less free
+// memory.
+struct scene_baseline {
+    int fds, mappings;
+    uint64_t free_memory;
+};
+struct scene_baseline scene_baseline(const struct scene_daemon *d);
+void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline *before);
+
 struct scene_test {
     const char *name;
     void (*run)(void);
+    unsigned limit_s; // 0: the usual
 };
 // Each test in a process of its own; prints PASS, FAIL or WAIVED with its reason.
 int scene_main(int argc, char **argv, const struct scene_test *tests, size_t n);

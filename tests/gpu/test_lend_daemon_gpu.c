@@ -29,8 +29,10 @@ static void play(const struct scene_daemon *d, void *arg)
                                               .n_blocks = p->n,
                                               .mapped = p->mapped,
                                               .by_daemon = p->by_daemon});
-    if (p->puts)
+    if (p->puts) {
         worker_put(&w, p->first_key, p->n);
+        worker_pin(&w, p->first_key, p->n);
+    }
     worker_verify(&w, p->first_key, p->n);
     worker_close(&w);
 }
@@ -280,14 +282,14 @@ static void killed_while_the_daemon_copies(void)
 }
 
 static const struct scene_test tests[] = {
-    {"lent by a handle", lent_by_a_handle},
-    {"lent in pieces", lent_in_pieces},
-    {"straight to the host tier", straight_to_the_host_tier},
-    {"lent twice", lent_twice},
-    {"a save waits for what it saves", a_save_waits_for_what_it_saves},
-    {"who waits holds up nobody", who_waits_holds_up_nobody},
-    {"a captured stream is refused", a_captured_stream_is_refused},
-    {"F45 killed while the daemon copies", killed_while_the_daemon_copies},
+    {"lent by a handle", lent_by_a_handle, 0},
+    {"lent in pieces", lent_in_pieces, 0},
+    {"straight to the host tier", straight_to_the_host_tier, 0},
+    {"lent twice", lent_twice, 0},
+    {"a save waits for what it saves", a_save_waits_for_what_it_saves, 0},
+    {"who waits holds up nobody", who_waits_holds_up_nobody, 0},
+    {"a captured stream is refused", a_captured_stream_is_refused, 0},
+    {"F45 killed while the daemon copies", killed_while_the_daemon_copies, 0},
 };
 
 int main(int argc, char **argv)

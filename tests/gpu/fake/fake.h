@@ -23,6 +23,10 @@ int fake_gpu(void);
     if (fake_gpu() < 0)                                                                            \
     return CUDA_NO_CONTEXT
 
+// The GPU that has an ordinal in this process, and the other way round; -1: none.
+int fake_gpu_at(int ordinal);
+int fake_ordinal_of(int gpu);
+
 // Whether a switch is on: a file of that name is in $KVC_FAKE_CUDA.
 bool fake_switch(const char *name);
 // Holds the calling thread up while the switch is on.

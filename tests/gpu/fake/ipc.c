@@ -1,5 +1,6 @@
-// Memory and events of another process, for the driver without a GPU: a handle is a pid and a
-// descriptor there, so that who exports and who opens must see each other in /proc.
+// Memory and events of another process, for the driver without a GPU: a memory's handle is a pid and
+// a descriptor there, so that who exports and who opens must see each other in /proc; an event's is
+// the name of a file in $KVC_FAKE_CUDA.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 struct ticket {
     uint32_t magic;
     int32_t pid, fd, gpu;
-    uint64_t bytes;
+    uint64_t bytes; // of memory; an event's name
 };
 
 #define MEMORY_MAGIC 0x4d454d4fu
@@ -94,10 +95,10 @@ int fake_ipc_close(uint64_t address)
 int fake_ipc_export_event(struct cuda_ipc *handle, void *event)
 {
     const struct fake_event *e = event;
-    const struct ticket ticket = {EVENT_MAGIC, getpid(), e->fd, fake_gpu(), 0};
+    const struct ticket ticket = {EVENT_MAGIC, getpid(), -1, fake_gpu(), e->name};
 
     NEED_CONTEXT;
-    if (e->fd < 0)
+    if (e->name == 0)
         return INVALID;
     memset(handle, 0, sizeof(*handle));
     memcpy(handle, &ticket, sizeof(ticket));
@@ -107,14 +108,8 @@ int fake_ipc_export_event(struct cuda_ipc *handle, void *event)
 int fake_ipc_open_event(void **event, struct cuda_ipc handle)
 {
     struct ticket ticket;
-    int fd;
 
     NEED_CONTEXT;
     memcpy(&ticket, &handle, sizeof(ticket));
-    if (ticket.magic != EVENT_MAGIC)
-        return INVALID;
-    if (ticket.pid == getpid())
-        return CUDA_NO_CONTEXT;
-    fd = open_there(&ticket);
-    return fd >= 0 ? fake_event_from(fd, event) : INVALID;
+    return ticket.magic == EVENT_MAGIC ? fake_event_open(ticket.bytes, false, event) : INVALID;
 }

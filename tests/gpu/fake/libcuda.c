@@ -59,8 +59,7 @@ void fake_hang(const char *name)
         usleep(1000);
 }
 
-// The GPU that has an ordinal in this process; -1: none.
-static int gpu_at(int ordinal)
+int fake_gpu_at(int ordinal)
 {
     const char *all = getenv("KVC_FAKE_CUDA_GPUS"), *visible = getenv("CUDA_VISIBLE_DEVICES");
     int count = all != NULL ? atoi(all) : 1;
@@ -78,10 +77,10 @@ static int gpu_at(int ordinal)
     return -1;
 }
 
-static int ordinal_of(int gpu)
+int fake_ordinal_of(int gpu)
 {
     for (int i = 0; i < FAKE_GPUS_MAX; i++)
-        if (gpu_at(i) == gpu)
+        if (fake_gpu_at(i) == gpu)
             return i;
     return -1;
 }
@@ -89,7 +88,7 @@ static int ordinal_of(int gpu)
 int fake_init(unsigned flags)
 {
     (void)flags;
-    return gpu_at(0) >= 0 ? 0 : CUDA_NO_DEVICE;
+    return fake_gpu_at(0) >= 0 ? 0 : CUDA_NO_DEVICE;
 }
 
 int fake_driver_version(int *version)
@@ -107,7 +106,7 @@ int fake_error_name(int error, const char **name)
 
 int fake_device_count(int *count)
 {
-    for (*count = 0; gpu_at(*count) >= 0;)
+    for (*count = 0; fake_gpu_at(*count) >= 0;)
         ++*count;
     return 0;
 }
@@ -115,7 +114,7 @@ int fake_device_count(int *count)
 int fake_device_get(int *device, int ordinal)
 {
     *device = ordinal;
-    return gpu_at(ordinal) >= 0 ? 0 : INVALID;
+    return fake_gpu_at(ordinal) >= 0 ? 0 : INVALID;
 }
 
 int fake_device_name(char *name, int size, int device)
@@ -130,7 +129,7 @@ int fake_device_name(char *name, int size, int device)
 int fake_device_uuid(uint8_t *uuid, int device)
 {
     memset(uuid, 0x5a, 16);
-    uuid[15] = (uint8_t)(0x5a + gpu_at(device));
+    uuid[15] = (uint8_t)(0x5a + fake_gpu_at(device));
     return 0;
 }
 
@@ -148,17 +147,17 @@ int fake_context_retain(void **context, int device)
     const char *folder = getenv("KVC_FAKE_CUDA");
     char path[256];
 
-    if (gpu_at(device) < 0)
+    if (fake_gpu_at(device) < 0)
         return INVALID;
     pthread_mutex_lock(&fake.lock);
     if (fake.retained++ == 0 && folder != NULL) {
         snprintf(path, sizeof(path), "%s/%d", folder, (int)getpid());
         fake.lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         if (fake.lock_fd >= 0)
-            (void)flock(fake.lock_fd, LOCK_EX);
+            (void)flock(fake.lock_fd, LOCK_EX | LOCK_NB); // one pid in two namespaces
     }
     pthread_mutex_unlock(&fake.lock);
-    *context = &contexts[gpu_at(device)];
+    *context = &contexts[fake_gpu_at(device)];
     return 0;
 }
 
@@ -207,7 +206,7 @@ int fake_context_current(void **context)
 int fake_context_device(int *device)
 {
     NEED_CONTEXT;
-    *device = ordinal_of(fake_gpu());
+    *device = fake_ordinal_of(fake_gpu());
     return 0;
 }
 

@@ -204,11 +204,11 @@ int fake_vmm_create(uint64_t *handle, size_t bytes, const struct cuda_allocation
         return INVALID;
     snprintf(name, sizeof(name), "%s%d",
              allocation->handle_types == CUDA_HANDLE_FD ? NAME_SHARED : NAME_OWN,
-             allocation->location.id);
+             fake_gpu_at(allocation->location.id));
     fd = memfd_create(name, MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
         return CUDA_OUT_OF_MEMORY;
-    *handle = (uint64_t)allocation->location.id << 32 | (uint32_t)fd;
+    *handle = (uint64_t)fake_gpu_at(allocation->location.id) << 32 | (uint32_t)fd;
     return 0;
 }
 
@@ -329,6 +329,11 @@ int fake_pointer_attribute(void *value, int attribute, uint64_t pointer)
     NEED_CONTEXT;
     if (!fake_find(pointer, 1u << FAKE_ALLOCATED | 1u << FAKE_MAPPED | 1u << FAKE_OPENED, &range))
         return INVALID;
-    *(int *)value = attribute == CUDA_POINTER_MEMORY_TYPE ? (int)CUDA_MEMORY_DEVICE : range.gpu;
+    if (attribute == CUDA_POINTER_HAS_HANDLE) {
+        *(int *)value = range.kind == FAKE_ALLOCATED;
+        return 0;
+    }
+    *(int *)value = attribute == CUDA_POINTER_MEMORY_TYPE ? (int)CUDA_MEMORY_DEVICE
+                                                        : fake_ordinal_of(range.gpu);
     return 0;
 }

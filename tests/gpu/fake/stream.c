@@ -1,15 +1,17 @@
 // Streams and events of the driver without a GPU: what is enqueued is done when the call returns,
 // but for functions of the host, which a thread of the driver calls.
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "tests/gpu/fake/fake.h"
 #include "tests/gpu/fake/stream.h"
 
 #define DEVICE_STREAM ((void *)0x10)
-#define NOT_RECORDED  0
 
 int fake_context_priorities(int *least, int *greatest)
 {
@@ -62,47 +64,96 @@ int fake_stream_wait(void *stream, void *event, unsigned flags)
     return 0;
 }
 
+// Functions of the host that are to be called, in their order; one thread calls them.
 struct host_call {
+    struct host_call *next;
     void (*call)(void *arg);
     void *arg;
 };
 
-static void *make_call(void *arg)
-{
-    struct host_call *c = arg;
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pthread_once_t once;
+    struct host_call *first, **last;
+} calls = {.lock = PTHREAD_MUTEX_INITIALIZER,
+           .wake = PTHREAD_COND_INITIALIZER,
+           .once = PTHREAD_ONCE_INIT,
+           .last = &calls.first};
 
-    while (fake_switch("hold-calls"))
-        usleep(1000);
-    c->call(c->arg);
-    free(c);
+static void *make_calls(void *arg)
+{
+    (void)arg;
+    for (;;) {
+        struct host_call *c;
+
+        pthread_mutex_lock(&calls.lock);
+        while (calls.first == NULL)
+            pthread_cond_wait(&calls.wake, &calls.lock);
+        c = calls.first;
+        calls.first = c->next;
+        if (calls.first == NULL)
+            calls.last = &calls.first;
+        pthread_mutex_unlock(&calls.lock);
+        fake_hang("hold-calls");
+        c->call(c->arg);
+        free(c);
+    }
     return NULL;
+}
+
+static void start_calls(void)
+{
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, make_calls, NULL) == 0)
+        pthread_detach(thread);
 }
 
 int fake_stream_call(void *stream, void (*call)(void *arg), void *arg)
 {
-    struct host_call *c = malloc(sizeof(*c));
-    pthread_t thread;
+    struct host_call *c;
 
     (void)stream;
     NEED_CONTEXT;
-    *c = (struct host_call){call, arg};
-    if (fake_switch("lose-calls")) { // what becomes of them after an error of the context
-        free(c);
+    if (fake_switch("lose-calls")) // what becomes of them after an error of the context
         return 0;
-    }
-    if (pthread_create(&thread, NULL, make_call, c) != 0)
-        return CUDA_OUT_OF_MEMORY;
-    pthread_detach(thread);
+    pthread_once(&calls.once, start_calls);
+    c = malloc(sizeof(*c));
+    *c = (struct host_call){NULL, call, arg};
+    pthread_mutex_lock(&calls.lock);
+    *calls.last = c;
+    calls.last = &c->next;
+    pthread_cond_signal(&calls.wake);
+    pthread_mutex_unlock(&calls.lock);
     return 0;
 }
 
-int fake_event_from(int fd, void **event)
+static int open_page(uint64_t name, bool make)
+{
+    const char *folder = getenv("KVC_FAKE_CUDA");
+    char path[512];
+    int fd;
+
+    snprintf(path, sizeof(path), "%s/event-%llx", folder != NULL ? folder : "/tmp",
+             (unsigned long long)name);
+    fd = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT | O_EXCL : 0), 0600);
+    if (fd >= 0 && make && ftruncate(fd, 4096) != 0)
+        return -1;
+    return fd;
+}
+
+int fake_event_open(uint64_t name, bool make, void **event)
 {
     struct fake_event *e = malloc(sizeof(*e));
+    const int fd = name != 0 ? open_page(name, make) : -1;
 
-    e->fd = fd;
-    e->pending = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
-                      fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+    *e = (struct fake_event){name, make, MAP_FAILED};
+    if (name == 0 || fd >= 0)
+        e->pending = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+                          fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+    if (fd >= 0)
+        close(fd);
     if (e->pending == MAP_FAILED) {
         free(e);
         return INVALID;
@@ -113,25 +164,26 @@ int fake_event_from(int fd, void **event)
 
 int fake_event_create(void **event, unsigned flags)
 {
-    int fd = -1;
+    uint64_t name = 0;
 
     NEED_CONTEXT;
-    if (flags & CUDA_EVENT_INTERPROCESS) {
-        fd = memfd_create("fake-event", MFD_CLOEXEC);
-        if (fd < 0 || ftruncate(fd, 4096) != 0)
-            return CUDA_OUT_OF_MEMORY;
-    }
-    return fake_event_from(fd, event);
+    if (flags & CUDA_EVENT_INTERPROCESS && getrandom(&name, sizeof(name), 0) != sizeof(name))
+        return INVALID;
+    return fake_event_open(name, true, event);
 }
 
 int fake_event_destroy(void *event)
 {
     struct fake_event *e = event;
+    const char *folder = getenv("KVC_FAKE_CUDA");
+    char path[512];
 
     NEED_CONTEXT;
     munmap(e->pending, 4096);
-    if (e->fd >= 0)
-        close(e->fd);
+    snprintf(path, sizeof(path), "%s/event-%llx", folder != NULL ? folder : "/tmp",
+             (unsigned long long)e->name);
+    if (e->name != 0 && e->made)
+        unlink(path);
     free(e);
     return 0;
 }
@@ -142,7 +194,7 @@ int fake_event_record(void *event, void *stream)
 
     (void)stream;
     NEED_CONTEXT;
-    atomic_store(e->pending, e->fd >= 0 && kvc_fake_hold);
+    atomic_store(e->pending, e->name != 0 && kvc_fake_hold);
     return 0;
 }
 
@@ -151,6 +203,8 @@ int fake_event_query(void *event)
     struct fake_event *e = event;
 
     NEED_CONTEXT;
+    if (fake_switch("hold-calls"))
+        return CUDA_NOT_READY;
     if (fake_switch("fail-query"))
         return 719; // CUDA_ERROR_LAUNCH_FAILED
     return atomic_load(e->pending) ? CUDA_NOT_READY : 0;

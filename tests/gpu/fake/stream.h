@@ -3,13 +3,16 @@
 #define KVC_TESTS_GPU_FAKE_STREAM_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 struct fake_event {
-    int fd;              // the page, of one that other processes open; else -1
+    uint64_t name; // of one that other processes open; else 0
+    bool made;     // here
     atomic_int *pending; // whether it was recorded behind launches that never run
 };
 
-// Takes the descriptor over.
-int fake_event_from(int fd, void **event);
+// name 0: of this process alone.
+int fake_event_open(uint64_t name, bool make, void **event);
 
 #endif
