@@ -8,6 +8,8 @@ cudaMemcpyBatchAsync, and beside what can be written in torch:
 Microseconds, medians of many repeats, on a stream of its own, from an event before to an event
 behind; the L2 cache is flushed before each, blocks are chosen anew. "busy": what is measured is
 enqueued while the stream still works, as behind a forward pass; "idle": the host's part counts.
+A save is more than its bytes: a launch and a completion word for each chunk of at most 16 MiB, and
+checksums; "save / copy" is all of that over one bare copy. (bench_pack_gpu has the kernel alone.)
 Every way's bytes are checked at the beginning and at the end.
 """
 
@@ -205,7 +207,7 @@ def main():
     kit.table(
         f"saving a chunk, us; medians of {repeats[0]} and {repeats[1]}; {kit.machine()}",
         ["slices x bytes x blocks", "one copy, busy", "no checksums, busy", "save, busy",
-         "over copy", "save, idle", "memcpyBatch", "torch, packed", "torch, each",
+         "save / copy", "save, idle", "memcpyBatch", "torch, packed", "torch, each",
          "packed/busy", "packed/idle"],
         rows,
     )

@@ -84,15 +84,15 @@ class Model:
 
     def _attend(self, q, k, v, mask):
         """Few queries over a long context, without repeating keys for the heads of a group. q:
-        [batch, n, heads, size]; k, v: [batch, context, kv heads, size]."""
+        [batch, n, heads, size]; k, v: [batch, context, kv heads, size]; mask: of the last tokens of
+        the context, all before them are seen by all."""
         s = self.shape
-        q = q.unflatten(2, (s.kv_heads, -1)).permute(0, 2, 3, 1, 4)  # batch, kv, group, n, size
-        b, kv, group, n, size = q.shape
+        q = (q * s.head**-0.5).unflatten(2, (s.kv_heads, -1)).permute(0, 2, 3, 1, 4)
+        b, kv, group, n, size = q.shape  # batch, kv heads, heads of each, tokens, size
         k, v = k.permute(0, 2, 3, 1), v.permute(0, 2, 1, 3)
-        scores = (q.reshape(b, kv, group * n, size) @ k).float() * size**-0.5
-        scores = scores.view(b, kv, group, n, -1).masked_fill(~mask, float("-inf"))
-        weights = scores.softmax(-1).to(v.dtype).view(b, kv, group * n, -1)
-        out = (weights @ v).view(b, kv, group, n, size)
+        scores = (q.reshape(b, kv, group * n, size) @ k).view(b, kv, group, n, -1)
+        scores[..., -mask.shape[-1] :].masked_fill_(~mask, float("-inf"))
+        out = (scores.softmax(-1).view(b, kv, group * n, -1) @ v).view(b, kv, group, n, size)
         return out.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def logits(self, x):
@@ -107,7 +107,7 @@ class Model:
         end = start + n
         own = table[start // TOKENS : (end + TOKENS - 1) // TOKENS]
         slots = (own[:, None] * TOKENS + torch.arange(TOKENS, device=self.device)).flatten()[:n]
-        mask = torch.arange(end, device=self.device) <= positions[:, None]
+        mask = torch.ones(n, n, dtype=torch.bool, device=self.device).tril()
         x = self.embedding[tokens]
         for layer, cache in zip(self.layers, self.cache):
             q, k, v = self._project(layer, x, positions)
