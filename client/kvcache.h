@@ -316,7 +316,7 @@ typedef struct kvc_save_args {
  * Of parts that the daemon copies (all of them, or none): save must not be NULL, KVC_KEY_SAVED
  * means that a copy was started, and the source blocks must stay as they are until the save has
  * ended. *save is set on KVC_E_DEADLINE too, if it is not 0: the save was cancelled, but a copy of
- * it may run, and kvc_wait tells when it does not.
+ * it may run, and kvc_wait tells when it does not. With more_of it is that save, whatever happens.
  */
 KVC_API kvc_status kvc_save(kvc_client *client, const kvc_save_args *args, uint64_t *save);
 

@@ -130,7 +130,6 @@ static void abort_by_daemon(kvc_client *client, const struct saving *saving, uin
     if (begun.save == 0 && seq == 0)
         return;
     if (begun.save != 0) {
-        *save = begun.save;
         status = abort_known(client, &begun);
     } else {
         status = codec_put_abort(&abort, client->rpc.body, &len);
@@ -447,8 +446,8 @@ kvc_status save_present(kvc_client *client, const kvc_save_args *args, uint64_t 
         return rpc_fail(&client->rpc, KVC_E_STOPPING, NULL, "the daemon is shutting down");
     if (saving.by_daemon && save == NULL)
         return rpc_fail(&client->rpc, KVC_E_INVALID, "save", "NULL, and the daemon copies");
-    if (saving.by_daemon)
-        *save = 0;
+    if (saving.by_daemon) /* what has begun is still to be waited for, whatever becomes of this */
+        *save = args->more_of;
     status = begin_slices(client, &saving, save);
     if (status != KVC_OK)
         return status;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "client/ctl/content.h"
 #include "tests/lib/check_main.h"
@@ -69,7 +70,7 @@ static kvc_status try_connect(struct engine *e, const char *socket, kvc_role rol
                                  .lookup_ms = ms,
                                  .save_ms = ms};
 
-    *e = (struct engine){0};
+    *e = (struct engine){.fd = -1};
     return kvc_connect(&options, &e->client);
 }
 
@@ -80,8 +81,24 @@ void engine_connect(struct engine *e, const char *socket, kvc_role role)
     ck_assert_msg(status == KVC_OK, "connect: %s", kvc_text(status));
 }
 
+// Private, or a memfd that the daemon may map.
+static void make_memory(struct engine *e)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+
+    if (check_copies_by_daemon()) {
+        e->fd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        ck_assert_int_ge(e->fd, 0);
+        ck_assert_int_eq(ftruncate(e->fd, (off_t)MEMORY_BYTES), 0);
+        flags = MAP_SHARED;
+    }
+    e->memory = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, flags, e->fd, 0);
+    ck_assert_ptr_ne(e->memory, MAP_FAILED);
+}
+
 static kvc_status try_register(struct engine *e, uint8_t ns)
 {
+    kvc_memory memory;
     kvc_slice slices[ENGINE_SLICES];
     kvc_part_desc desc = {.name = "engine",
                           .block_tokens = 16,
@@ -91,9 +108,13 @@ static kvc_status try_register(struct engine *e, uint8_t ns)
 
     memset(desc.namespace_digest, ns, sizeof(desc.namespace_digest));
     if (e->memory == NULL)
-        e->memory =
-            mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert_ptr_ne(e->memory, MAP_FAILED);
+        make_memory(e);
+    if (e->fd >= 0) {
+        memory = (kvc_memory){.fd = e->fd, .base = e->memory, .bytes = MEMORY_BYTES};
+        desc.copy = KVC_COPY_DAEMON;
+        desc.memories = &memory;
+        desc.n_memories = 1;
+    }
     for (uint32_t s = 0; s < ENGINE_SLICES; s++)
         slices[s] = (kvc_slice){slice_at(e, s, 0), slice_bytes[s], slice_bytes[s], 0};
     return kvc_register(e->client, &desc, &e->part);
@@ -125,7 +146,9 @@ void engine_close(struct engine *e)
     kvc_close(e->client);
     if (e->memory != NULL)
         munmap(e->memory, MEMORY_BYTES);
-    *e = (struct engine){0};
+    if (e->fd >= 0)
+        close(e->fd);
+    *e = (struct engine){.fd = -1};
 }
 
 void engine_fill(struct engine *e, uint32_t first, uint32_t n)

@@ -20,6 +20,7 @@ struct engine {
     kvc_client *client;
     kvc_part part;
     uint8_t *memory;
+    int fd;          // of the memory, which is lent when the test runs for that way to copy; or -1
     kvc_lease lease; // of the latest lookup
     uint32_t leased; // its first key
 };
@@ -49,7 +50,7 @@ void engine_trap(struct engine *e, uint32_t block);
 // Fills and saves; *save as by kvc_save(), states (n) may be NULL.
 kvc_status engine_try_save(struct engine *e, uint32_t first, uint32_t n, uint8_t *states,
                            uint64_t *save);
-// Saves blocks as they are.
+// Saves blocks as they are. The daemon's copies may still run when it returns.
 kvc_status engine_save_filled(struct engine *e, uint32_t first, uint32_t n, uint8_t *states,
                               uint64_t *save);
 // All keys are missing, and copied now.

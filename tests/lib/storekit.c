@@ -133,11 +133,6 @@ static struct kit_copy *take_copy(struct kit *kit)
     return NULL;
 }
 
-struct kit_copy *kit_copy_load(struct kit *kit)
-{
-    return take_copy(kit);
-}
-
 struct kit_copy *kit_copy(struct kit *kit, struct save *save,
                           const struct store_save_result *result)
 {
@@ -521,6 +516,14 @@ void kit_word(struct kit *kit, const struct kit_owner *owner, uint32_t word, uin
                      number, __ATOMIC_RELEASE);
 }
 
+void kit_end_copy(struct kit *kit, const struct kit_save *save, uint32_t chunk)
+{
+    if (save->copy)
+        kit_tell(kit, save, chunk, KVC_OK);
+    else
+        kit_word(kit, save->owner, save->chunks[chunk].word, save->chunks[chunk].number);
+}
+
 void kit_prove(struct kit *kit, const struct kit_save *save)
 {
     for (uint32_t i = 0; i < save->result.n_chunks; i++)
@@ -608,27 +611,35 @@ void kit_release(struct kit *kit, struct kit_owner *owner, uint64_t lease)
     kit_check(kit);
 }
 
+kvc_status kit_try_load(struct kit *kit, struct kit_owner *owner, const struct store_load *request,
+                        struct kit_load *load)
+{
+    kvc_status status;
+
+    memset(load, 0, sizeof(*load));
+    load->owner = owner;
+    load->first = request->first;
+    load->count = request->count;
+    if (kit_daemon_copies()) {
+        load->copy = take_copy(kit);
+        status = store_load_by_daemon(kit->store, owner->owner, request, load->locations,
+                                      &load->copy->load, &kit->why);
+    } else {
+        status = store_load(kit->store, owner->owner, request, load->locations, &load->word,
+                            &load->number, &kit->why);
+    }
+    kit_check(kit);
+    return status;
+}
+
 void kit_load(struct kit *kit, struct kit_owner *owner, uint64_t lease, uint32_t from,
               uint32_t first_key, uint32_t count, struct kit_load *load)
 {
     struct store_load request = {
         .lease = lease, .part = kit->part, .epoch = kit->epoch, .first = from, .count = count};
 
-    memset(load, 0, sizeof(*load));
-    load->owner = owner;
+    ck_assert_int_eq(kit_try_load(kit, owner, &request, load), KVC_OK);
     load->first = first_key;
-    load->count = count;
-    if (kit_daemon_copies()) {
-        load->copy = take_copy(kit);
-        ck_assert_int_eq(store_load_by_daemon(kit->store, owner->owner, &request, load->locations,
-                                              &load->copy->load, &kit->why),
-                         KVC_OK);
-    } else {
-        ck_assert_int_eq(store_load(kit->store, owner->owner, &request, load->locations,
-                                    &load->word, &load->number, &kit->why),
-                         KVC_OK);
-    }
-    kit_check(kit);
 }
 
 void kit_verify(struct kit *kit, const struct kit_load *load)

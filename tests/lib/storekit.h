@@ -122,7 +122,6 @@ void kit_tell(struct kit *kit, const struct kit_save *save, uint32_t chunk, kvc_
 /* The same for tests that make their own calls. */
 struct kit_copy *kit_copy(struct kit *kit, struct save *save,
                           const struct store_save_result *result);
-struct kit_copy *kit_copy_load(struct kit *kit); /* the caller sets load */
 void kit_tell_copy(struct kit *kit, struct kit_copy *copy, uint32_t chunk, const uint64_t *cells,
                    kvc_status status);
 
@@ -157,6 +156,8 @@ uint32_t kit_count(const struct kit_save *save, enum store_key state);
 /* The worker's copies of a chunk, and its word. */
 void kit_write(struct kit *kit, const struct kit_save *save, uint32_t chunk);
 void kit_word(struct kit *kit, const struct kit_owner *owner, uint32_t word, uint64_t number);
+/* The word alone, or what stands for it when the daemon copies. */
+void kit_end_copy(struct kit *kit, const struct kit_save *save, uint32_t chunk);
 /* All copies and words, and the store has seen them. */
 void kit_prove(struct kit *kit, const struct kit_save *save);
 /* Saves keys and publishes them; all must be assigned. */
@@ -175,6 +176,9 @@ void kit_release(struct kit *kit, struct kit_owner *owner, uint64_t lease);
 /* Opens a load of a lease's blocks, which are keys first .. first + count - 1 of the lease. */
 void kit_load(struct kit *kit, struct kit_owner *owner, uint64_t lease, uint32_t from,
               uint32_t first_key, uint32_t count, struct kit_load *load);
+/* Any load, that may be refused; first is both the lease's block and the key. */
+kvc_status kit_try_load(struct kit *kit, struct kit_owner *owner, const struct store_load *request,
+                        struct kit_load *load);
 /* Compares every byte and checksum. */
 void kit_verify(struct kit *kit, const struct kit_load *load);
 void kit_close_load(struct kit *kit, const struct kit_load *load);

@@ -1,5 +1,4 @@
 // Several processes with one daemon, and what becomes of a client when the daemon or it goes away.
-// Tests with two cases run once for each way to copy.
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -35,7 +34,6 @@ struct worker {
 
 static struct daemon *d;
 static struct shared *shared;
-static kvc_copy way;
 
 static void begin(const char *const *args)
 {
@@ -55,8 +53,8 @@ static bool worker_open(struct worker *w, kvc_role role)
                                  .load_ms = 5000};
 
     kv_init(&w->kv, (const uint32_t[]){512, 36}, 2, N);
-    if (way == KVC_COPY_DAEMON && role != KVC_ROLE_SCHEDULER)
-        kv_lend(&w->kv);
+    if (role == KVC_ROLE_SCHEDULER) // copies nothing, whoever does
+        w->kv.desc.copy = KVC_COPY_WORKER;
     kv_keys(1, 0, N, w->keys);
     kv_ids(0, N, w->ids);
     return kvc_connect(&options, &w->client) == KVC_OK &&
@@ -128,7 +126,6 @@ START_TEST(two_processes_share)
     struct worker w = {0};
     pid_t child;
 
-    way = _i == 0 ? KVC_COPY_WORKER : KVC_COPY_DAEMON;
     begin(NULL);
     child = proc_fork();
     if (child == 0) {
@@ -189,7 +186,6 @@ START_TEST(S35_lease_is_adopted_by_another_process)
     uint64_t id;
     pid_t child;
 
-    way = _i == 0 ? KVC_COPY_WORKER : KVC_COPY_DAEMON;
     begin(NULL);
     child = proc_fork();
     if (child == 0) {
@@ -228,7 +224,6 @@ START_TEST(daemon_killed_and_started_again)
     kvc_outcome outcome;
     kvc_lease lease;
 
-    way = _i == 0 ? KVC_COPY_WORKER : KVC_COPY_DAEMON;
     begin(NULL);
     ck_assert(worker_open(&w, KVC_ROLE_WORKER));
     epoch = kvc_boot_epoch(w.client);
@@ -258,7 +253,6 @@ START_TEST(reconnect_to_the_same_daemon)
     struct worker w = {0};
     uint64_t id, session;
 
-    way = _i == 0 ? KVC_COPY_WORKER : KVC_COPY_DAEMON;
     begin(NULL);
     ck_assert(worker_open(&w, KVC_ROLE_WORKER));
     ck_assert_int_eq(save_all(&w, &id), KVC_OK);
@@ -412,7 +406,6 @@ START_TEST(forked_child_leaves_the_session_alone)
     uint64_t id;
     pid_t child;
 
-    way = _i == 0 ? KVC_COPY_WORKER : KVC_COPY_DAEMON;
     begin(NULL);
     ck_assert(worker_open(&w, KVC_ROLE_WORKER));
     child = proc_fork();
@@ -472,7 +465,6 @@ START_TEST(clients_of_several_threads)
     pthread_t threads[4];
     void *result;
 
-    way = _i == 0 ? KVC_COPY_WORKER : KVC_COPY_DAEMON;
     begin(NULL);
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, live_in_a_thread, &workers[i]), 0);
@@ -484,11 +476,14 @@ START_TEST(clients_of_several_threads)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS(
-    "client/sessions", CHECK_LIFE_S, {two_processes_share, 0, 1},
-    {readers_load_and_cannot_write, 0, 0}, {S35_lease_is_adopted_by_another_process, 0, 1},
-    {daemon_killed_and_started_again, 0, 1}, {reconnect_to_the_same_daemon, 0, 1},
-    {stopped_daemon, 0, 0},
-    {process_stops_where_it_was_told, 0, sizeof(stop_points) / sizeof(stop_points[0]) - 1},
-    {process_goes_on_after_a_stop, 0, 0}, {forked_child_leaves_the_session_alone, 0, 1},
-    {publication_needs_no_further_call, 0, 0}, {clients_of_several_threads, 0, 1})
+CHECK_MAIN_LOOPS("client/sessions", CHECK_LIFE_S, {two_processes_share, 0, 0, CHECK_BOTH_WAYS},
+                 {readers_load_and_cannot_write, 0, 0},
+                 {S35_lease_is_adopted_by_another_process, 0, 0, CHECK_BOTH_WAYS},
+                 {daemon_killed_and_started_again, 0, 0, CHECK_BOTH_WAYS},
+                 {reconnect_to_the_same_daemon, 0, 0, CHECK_BOTH_WAYS}, {stopped_daemon, 0, 0},
+                 {process_stops_where_it_was_told, 0,
+                  sizeof(stop_points) / sizeof(stop_points[0]) - 1},
+                 {process_goes_on_after_a_stop, 0, 0},
+                 {forked_child_leaves_the_session_alone, 0, 0, CHECK_BOTH_WAYS},
+                 {publication_needs_no_further_call, 0, 0},
+                 {clients_of_several_threads, 0, 0, CHECK_BOTH_WAYS})

@@ -37,7 +37,6 @@ static bool worker_open(struct worker *w, uint64_t prompt)
                                  .load_ms = 5000};
 
     kv_init(&w->kv, (const uint32_t[]){512, 36}, 2, N);
-    kv_lend(&w->kv);
     kv_keys(prompt, 0, N, w->keys);
     kv_ids(0, N, w->ids);
     return kvc_connect(&options, &w->client) == KVC_OK &&
@@ -563,13 +562,17 @@ START_TEST(unregistered_part_is_unmapped)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("copy/daemon", CHECK_LIFE_S, {S14_failure_at_every_chunk, 0, CHUNKS - 1},
-                 {S39_failed_load_names_what_is_not_valid, 0, CHUNKS - 1},
-                 {S15_worker_dies_under_a_copy, 0, 1}, {F45_suspend_waits_for_a_gather, 0, 0},
-                 {S16_cancelled_save_ends_with_its_copies, 0, 0},
-                 {F11_late_load_leaves_its_destinations_alone, 0, 1}, {late_save_is_given_up, 0, 0},
-                 {S37_closed_session_publishes_nothing, 0, 0},
-                 {F18_arguments_are_read_before_the_call_returns, 0, 0},
-                 {F16_loading_blocks_are_not_evicted, 0, 0},
-                 {reconnect_waits_for_copies_of_the_old_session, 0, 0},
-                 {stopping_daemon_ends_its_copies, 0, 0}, {unregistered_part_is_unmapped, 0, 0})
+CHECK_MAIN_LOOPS("copy/daemon", CHECK_LIFE_S,
+                 {S14_failure_at_every_chunk, 0, CHUNKS - 1, CHECK_DAEMON_COPIES},
+                 {S39_failed_load_names_what_is_not_valid, 0, CHUNKS - 1, CHECK_DAEMON_COPIES},
+                 {S15_worker_dies_under_a_copy, 0, 1, CHECK_DAEMON_COPIES},
+                 {F45_suspend_waits_for_a_gather, 0, 0, CHECK_DAEMON_COPIES},
+                 {S16_cancelled_save_ends_with_its_copies, 0, 0, CHECK_DAEMON_COPIES},
+                 {F11_late_load_leaves_its_destinations_alone, 0, 1, CHECK_DAEMON_COPIES},
+                 {late_save_is_given_up, 0, 0, CHECK_DAEMON_COPIES},
+                 {S37_closed_session_publishes_nothing, 0, 0, CHECK_DAEMON_COPIES},
+                 {F18_arguments_are_read_before_the_call_returns, 0, 0, CHECK_DAEMON_COPIES},
+                 {F16_loading_blocks_are_not_evicted, 0, 0, CHECK_DAEMON_COPIES},
+                 {reconnect_waits_for_copies_of_the_old_session, 0, 0, CHECK_DAEMON_COPIES},
+                 {stopping_daemon_ends_its_copies, 0, 0, CHECK_DAEMON_COPIES},
+                 {unregistered_part_is_unmapped, 0, 0, CHECK_DAEMON_COPIES})

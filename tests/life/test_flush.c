@@ -226,5 +226,8 @@ START_TEST(S42_in_flight_on_the_wire)
 }
 END_TEST
 
-CHECK_MAIN("life/flush", CHECK_LIFE_S, S42_a_worker_flushes_its_namespace, S42_keys_are_flushed,
-           S28_blocks_are_pinned, S42_on_the_wire, S42_in_flight_on_the_wire)
+CHECK_MAIN_LOOPS("life/flush", CHECK_LIFE_S,
+                 {S42_a_worker_flushes_its_namespace, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_keys_are_flushed, 0, 0, CHECK_BOTH_WAYS},
+                 {S28_blocks_are_pinned, 0, 0, CHECK_BOTH_WAYS}, {S42_on_the_wire, 0, 0},
+                 {S42_in_flight_on_the_wire, 0, 0})

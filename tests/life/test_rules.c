@@ -160,5 +160,5 @@ START_TEST(S5_blocks_that_a_group_does_not_have)
 }
 END_TEST
 
-CHECK_MAIN("life/rules", CHECK_LIFE_S, S36_a_prompt_of_several_packets,
-           S5_blocks_that_a_group_does_not_have)
+CHECK_MAIN_BOTH_WAYS("life/rules", CHECK_LIFE_S, S36_a_prompt_of_several_packets,
+                     S5_blocks_that_a_group_does_not_have)

@@ -133,19 +133,7 @@ static struct kit_load opened[2];
 /* Of the worker, by whoever copies. */
 static void open_load(const struct store_load *req, struct kit_load *load)
 {
-    memset(load, 0, sizeof(*load));
-    load->owner = worker;
-    if (kit_daemon_copies()) {
-        load->copy = kit_copy_load(&kit);
-        ck_assert_int_eq(store_load_by_daemon(kit.store, worker->owner, req, load->locations,
-                                              &load->copy->load, &kit.why),
-                         KVC_OK);
-    } else {
-        ck_assert_int_eq(store_load(kit.store, worker->owner, req, load->locations, &load->word,
-                                    &load->number, &kit.why),
-                         KVC_OK);
-    }
-    kit_check(&kit);
+    ck_assert_int_eq(kit_try_load(&kit, worker, req, load), KVC_OK);
 }
 
 static uint64_t first_call(void)
