@@ -61,6 +61,13 @@ static void succeed(const struct engine *e, kvc_status status, const char *what)
     ck_assert_msg(status == KVC_OK, "%s: %s (%s)", what, kvc_text(status), kvc_error(e->client));
 }
 
+static enum { AS_IS_RUN, KEEPS, LENDS } lends;
+
+void engine_lends(bool yes)
+{
+    lends = yes ? LENDS : KEEPS;
+}
+
 static kvc_status try_connect(struct engine *e, const char *socket, kvc_role role, uint32_t ms)
 {
     const kvc_options options = {.socket = socket,
@@ -86,7 +93,7 @@ static void make_memory(struct engine *e)
 {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
 
-    if (check_copies_by_daemon()) {
+    if (lends == AS_IS_RUN ? check_copies_by_daemon() : lends == LENDS) {
         e->fd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         ck_assert_int_ge(e->fd, 0);
         ck_assert_int_eq(ftruncate(e->fd, (off_t)MEMORY_BYTES), 0);

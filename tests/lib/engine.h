@@ -25,6 +25,10 @@ struct engine {
     uint32_t leased; // its first key
 };
 
+// Whether engines of this process lend their memory from now on; at first it is as
+// check_copies_by_daemon() says.
+void engine_lends(bool lends);
+
 // Connects and says HELLO, no more.
 void engine_connect(struct engine *e, const char *socket, kvc_role role);
 

@@ -423,9 +423,10 @@ START_TEST(lost_memory_is_a_failed_copy)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("tier/copier", CHECK_UNIT_S, {S11_each_byte_is_moved_once, 0, 0},
-                 {S9_S38_ranges_of_slices, 0, 0}, {large_ranges_go_in_pieces, 0, 0},
-                 {large_blocks_go_in_pieces, 0, 0}, {sessions_take_turns, 0, 0},
-                 {loads_go_before_saves_of_one_session, 0, 0}, {dropped_jobs_do_not_begin, 0, 0},
-                 {F19_failed_copy_is_told_and_fills_half, 0, 0},
+CHECK_MAIN_LOOPS("tier/copier", CHECK_UNIT_S,
+                 {S11_each_byte_is_moved_once, 0, 0, CHECK_DAEMON_COPIES},
+                 {S9_S38_ranges_of_slices, 0, 0, CHECK_DAEMON_COPIES},
+                 {large_ranges_go_in_pieces, 0, 0}, {large_blocks_go_in_pieces, 0, 0},
+                 {sessions_take_turns, 0, 0}, {loads_go_before_saves_of_one_session, 0, 0},
+                 {dropped_jobs_do_not_begin, 0, 0}, {F19_failed_copy_is_told_and_fills_half, 0, 0},
                  {lost_memory_is_a_failed_copy, 0, 1})

@@ -440,10 +440,11 @@ START_TEST(S17_what_is_stale_changes_nothing_and_is_counted)
     /* Leases that are another's or none. */
     ck_assert_int_eq(store_release(kit.store, thief->owner, lease, &kit.why), KVC_E_DENIED);
     ck_assert_int_eq(store_release(kit.store, worker->owner, ~0ull, &kit.why), KVC_OK);
-    /* An old number in a word that is used again. */
+    /* An old number in a word that is used again; or in one that nobody waits for. */
     kit_word(&kit, worker, other.chunks[0].word, save.chunks[0].number - 1);
     kit_tick(&kit);
-    ck_assert_uint_eq(kit_stats(&kit).stale_completions, stats.stale_completions + 6);
+    ck_assert_uint_eq(kit_stats(&kit).stale_completions,
+                      stats.stale_completions + (other.copy ? 5 : 6));
     ck_assert_uint_eq(kit_stats(&kit).filling_slots, 1);
     ck_assert_uint_eq(kit_stats(&kit).leases, 1);
     kit_prove(&kit, &other);
@@ -576,7 +577,7 @@ CHECK_MAIN_LOOPS("store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 0,
                  {S16_cancel_keeps_what_is_published_and_answers_once, 0, 0, CHECK_BOTH_WAYS},
                  {S16_cancel_of_a_save_that_is_complete, 0, 0, CHECK_BOTH_WAYS},
                  {S16_cancel_before_the_answer, 0, 0, CHECK_BOTH_WAYS},
-                 {S17_what_is_stale_changes_nothing_and_is_counted, 0, 0},
+                 {S17_what_is_stale_changes_nothing_and_is_counted, 0, 0, CHECK_BOTH_WAYS},
                  {proof_never_enqueued_chunks_free_their_slots, 0, 0},
                  {proof_time_that_is_made_shorter, 0, 0},
                  {proof_is_taken_when_the_session_ends, 0, 0},
