@@ -298,13 +298,13 @@ START_TEST(S40_a_scheduler_pins_a_system_prompt)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("life/engine_calls", CHECK_LIFE_S, {S40_a_request_from_lookup_to_lookup, 0, 0},
-                 {S30_a_request_that_waits_longer_than_its_lease, 0, 0},
-                 {S10_a_group_without_room_is_a_miss_for_all, 0, 0},
-                 {S36_a_prefix_that_one_rank_has_not, 0, 0},
-                 {S15_a_rank_that_dies_in_the_middle_of_a_step, 0, 0},
-                 {S37_preempted_in_the_middle_of_a_save, 1, 3},
-                 {S29_a_request_aborted_at_each_stage, 0, 5},
-                 {S39_a_load_that_fails_names_the_blocks, 0, 0},
-                 {S42_a_reset_while_saves_are_in_flight, 0, 0},
-                 {S40_a_scheduler_pins_a_system_prompt, 0, 0})
+CHECK_MAIN_LOOPS("life/engine_calls", CHECK_LIFE_S, {S40_a_request_from_lookup_to_lookup, 0, 0, CHECK_BOTH_WAYS},
+                 {S30_a_request_that_waits_longer_than_its_lease, 0, 0, CHECK_BOTH_WAYS},
+                 {S10_a_group_without_room_is_a_miss_for_all, 0, 0, CHECK_BOTH_WAYS},
+                 {S36_a_prefix_that_one_rank_has_not, 0, 0, CHECK_BOTH_WAYS},
+                 {S15_a_rank_that_dies_in_the_middle_of_a_step, 0, 0, CHECK_BOTH_WAYS},
+                 {S37_preempted_in_the_middle_of_a_save, 1, 3, CHECK_BOTH_WAYS},
+                 {S29_a_request_aborted_at_each_stage, 0, 5, CHECK_BOTH_WAYS},
+                 {S39_a_load_that_fails_names_the_blocks, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_a_reset_while_saves_are_in_flight, 0, 0, CHECK_BOTH_WAYS},
+                 {S40_a_scheduler_pins_a_system_prompt, 0, 0, CHECK_BOTH_WAYS})
