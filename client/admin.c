@@ -34,6 +34,8 @@ kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint
         return status;
     if (!codec_get_list_reply(&client->scratch, &reply, list))
         return client_distrust(client, "ListReply", "malformed");
+    if (list->more && (list->n_rows == 0 || list->after <= after))
+        return client_distrust(client, "after", "a list that does not come to an end");
     return KVC_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "client/cuda.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -381,28 +382,43 @@ static kvc_status configure(kvc_client *client, const kvc_options *options)
     if (client->socket == NULL || client->name == NULL)
         return KVC_E_NO_MEMORY;
     if ((unsigned)client->role > KVC_ROLE_OPERATOR)
-        return KVC_E_INVALID;
+        return rpc_fail(&client->rpc, KVC_E_INVALID, "role", "no such role");
     return KVC_OK;
 }
 
-kvc_status kvc_connect(const kvc_options *options, kvc_client **client)
+static kvc_status say_why(kvc_status status, const char *error, char *why, size_t size)
 {
-    kvc_client *made = client != NULL ? calloc(1, sizeof(*made)) : NULL;
+    if (why != NULL && size > 0)
+        snprintf(why, size, "%s", *error != '\0' ? error : kvc_status_text(status));
+    return status;
+}
+
+kvc_status kvc_connect_why(const kvc_options *options, kvc_client **client, char *why, size_t size)
+{
+    kvc_client *made;
     kvc_status status;
 
     if (client == NULL)
-        return KVC_E_INVALID;
+        return say_why(KVC_E_INVALID, "client: NULL", why, size);
+    made = calloc(1, sizeof(*made));
     if (made == NULL)
-        return KVC_E_NO_MEMORY;
+        return say_why(KVC_E_NO_MEMORY, "", why, size);
     rpc_init(&made->rpc, client_take, made);
     status = configure(made, options);
     if (status == KVC_OK)
         status = session_open(made);
-    if (status == KVC_OK)
+    if (status == KVC_OK) {
         *client = made;
-    else
-        kvc_close(made);
+        return KVC_OK;
+    }
+    say_why(status, made->rpc.error, why, size);
+    kvc_close(made);
     return status;
+}
+
+kvc_status kvc_connect(const kvc_options *options, kvc_client **client)
+{
+    return kvc_connect_why(options, client, NULL, 0);
 }
 
 void kvc_close(kvc_client *client)

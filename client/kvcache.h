@@ -15,7 +15,8 @@
  * Errors: every call returns a kvc_status; out-parameters are set only on KVC_OK unless said
  * otherwise. Whatever goes wrong is a miss or a block not saved, never wrong bytes: an engine may
  * ignore every error but those of arguments. After KVC_E_PROTOCOL, KVC_E_DISCONNECTED or
- * KVC_E_VERSION calls fail at once until kvc_reconnect.
+ * KVC_E_VERSION calls fail at once until kvc_reconnect; so they do when descriptors of the daemon
+ * could not be received because this process had no number left (KVC_E_NO_FDS).
  *
  * Units: bytes, milliseconds, blocks. A block id is an index into the worker's KV cache. Keys are
  * KVC_KEY_BYTES each, one behind the other, in prompt order.
@@ -63,6 +64,9 @@ typedef struct kvc_options {
 
 /* Connects and says hello. *client is the caller's, until kvc_close. */
 KVC_API kvc_status kvc_connect(const kvc_options *options, kvc_client **client);
+/* The same; on an error why, which has room for size bytes, holds what kvc_error would say. */
+KVC_API kvc_status kvc_connect_why(const kvc_options *options, kvc_client **client, char *why,
+                                   size_t size);
 
 /* Ends the session, unmaps and frees everything. Saves whose copies have ended are still published,
  * others are dropped. The one call that a forked child may make. NULL is fine. */

@@ -58,12 +58,10 @@ kvc_client *ctl_connect(const struct ctl *ctl)
                            .connect_ms = 5000,
                            .lookup_ms = 5000};
     kvc_client *client;
-    kvc_status status = kvc_connect(&options, &client);
-    if (status == KVC_OK)
+    char why[512];
+    if (kvc_connect_why(&options, &client, why, sizeof(why)) == KVC_OK)
         return client;
-    const char *path = ctl->socket ? ctl->socket : getenv("KVCACHE_SOCKET");
-    fprintf(stderr, "%s: cannot connect to %s: %s\n", ctl->program,
-            path && *path ? path : "the daemon", kvc_text(status));
+    fprintf(stderr, "%s: cannot connect to the daemon: %s\n", ctl->program, why);
     return NULL;
 }
 

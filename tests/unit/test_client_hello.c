@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -324,8 +325,109 @@ START_TEST(failed_reconnect_is_tried_again)
 }
 END_TEST
 
+static bool version_hook(struct fake *fake, const struct wire_packet *request)
+{
+    if (request->type != WIRE_HELLO)
+        return false;
+    fake_error(fake, request, KVC_E_VERSION, "version", "older than this one speaks");
+    return true;
+}
+
+// There is no client to ask when there is none.
+START_TEST(connect_says_why)
+{
+    struct fake *fake = fake_start(version_hook);
+    kvc_options options = {.socket = tmpdir_file("nobody")};
+    kvc_client *client;
+    char why[200] = "", little[4] = "";
+
+    ck_assert_int_eq(kvc_connect_why(&options, &client, why, sizeof(why)), KVC_E_DISCONNECTED);
+    ck_assert_ptr_nonnull(strstr(why, options.socket));
+    ck_assert_int_eq(kvc_connect_why(&options, &client, little, sizeof(little)),
+                     KVC_E_DISCONNECTED);
+    ck_assert_uint_eq(strlen(little), 3);
+    ck_assert_int_eq(kvc_connect_why(&options, &client, NULL, 7), KVC_E_DISCONNECTED);
+    ck_assert_int_eq(kvc_connect_why(&options, NULL, why, sizeof(why)), KVC_E_INVALID);
+    ck_assert_str_eq(why, "client: NULL");
+    options.socket = fake->socket;
+    ck_assert_int_eq(kvc_connect_why(&options, &client, why, sizeof(why)), KVC_E_VERSION);
+    ck_assert_str_eq(why, "version: older than this one speaks");
+    options.role = (kvc_role)9;
+    ck_assert_int_eq(kvc_connect_why(&options, &client, why, sizeof(why)), KVC_E_INVALID);
+    ck_assert_str_eq(why, "role: no such role");
+    fake_stop(fake);
+}
+END_TEST
+
+// The daemon's page comes, and this process has no number for it: that is not the daemon's fault.
+START_TEST(F29_no_number_left_for_a_descriptor)
+{
+    struct fake *fake = fake_start(NULL);
+    const kvc_options options = {.socket = fake->socket, .connect_ms = 5000};
+    struct rlimit limit, saved;
+    kvc_client *client;
+    char why[200];
+    int next = dup(0);
+
+    close(next);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &saved), 0);
+    limit = saved;
+    limit.rlim_cur = (rlim_t)next + 1; // for the socket
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_int_eq(kvc_connect_why(&options, &client, why, sizeof(why)), KVC_E_NO_FDS);
+    ck_assert_ptr_nonnull(strstr(why, "descriptors were lost"));
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &saved), 0);
+    client = connect_as(fake, KVC_ROLE_WORKER);
+    ck_assert_int_eq(kvc_ping(client), KVC_OK);
+    kvc_close(client);
+    fake_stop(fake);
+}
+END_TEST
+
+// A daemon that says that there is more, and gives nothing; or gives the same again.
+static bool list_hook(struct fake *fake, const struct wire_packet *request)
+{
+    Kvcache__ListReply reply = KVCACHE__LIST_REPLY__INIT;
+    Kvcache__ListRow row = KVCACHE__LIST_ROW__INIT, *rows[1] = {&row};
+    char *text = "one";
+
+    if (request->type != WIRE_LIST)
+        return false;
+    row.n_values = reply.n_columns = 1;
+    row.values = reply.columns = &text;
+    reply.n_rows = fake->shared->mode[0] == 1;
+    reply.rows = rows;
+    reply.more = true;
+    reply.after = fake->shared->mode[0] == 1 ? 7 : 8;
+    fake_reply(fake, request, &reply.base);
+    return true;
+}
+
+START_TEST(F39_lists_come_to_an_end)
+{
+    struct fake *fake = fake_start(list_hook);
+
+    for (int kind = 0; kind < 2; kind++) {
+        kvc_client *client = connect_as(fake, KVC_ROLE_OPERATOR);
+        struct admin_list list;
+
+        fake->shared->mode[0] = kind;
+        ck_assert_int_eq(admin_list(client, "clients", 7, 1, &list), KVC_E_PROTOCOL);
+        if (kind == 1) {
+            kvc_close(client);
+            client = connect_as(fake, KVC_ROLE_OPERATOR);
+            ck_assert_int_eq(admin_list(client, "clients", 6, 1, &list), KVC_OK);
+            ck_assert(list.more);
+        }
+        kvc_close(client);
+    }
+    fake_stop(fake);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("client/hello", CHECK_LIFE_S, {no_daemon_fails_fast, 0, 0},
                  {bad_options_are_refused, 0, 0}, {socket_comes_from_the_environment, 0, 0},
                  {hello_gives_what_the_daemon_said, 0, 0}, {roles_without_memory_get_no_page, 0, 0},
                  {bad_hello_is_refused, 0, HELLO_KINDS - 1},
-                 {failed_reconnect_is_tried_again, 0, 0})
+                 {failed_reconnect_is_tried_again, 0, 0}, {connect_says_why, 0, 0},
+                 {F29_no_number_left_for_a_descriptor, 0, 0}, {F39_lists_come_to_an_end, 0, 0})

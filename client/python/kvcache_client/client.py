@@ -9,7 +9,7 @@ import enum
 import os
 import sys
 import threading
-from ctypes import byref, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_uint32, c_uint64, c_void_p, create_string_buffer
 from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 
 from . import names, parts, structs
@@ -87,9 +87,13 @@ class Client:
             load_ms=load_ms,
         )
         with self._current_gpu():
-            status = self._lib.kvc_connect(byref(options), byref(self._client))
+            why = create_string_buffer(512)
+            status = self._lib.kvc_connect_why(
+                byref(options), byref(self._client), why, len(why)
+            )
         if status != 0:
-            raise error_of(status, self._lib.kvc_text(status).decode(), f"socket {socket or ''}")
+            text = self._lib.kvc_text(status).decode()
+            raise error_of(status, text, why.value.decode(errors="replace"))
 
     # The session.
 

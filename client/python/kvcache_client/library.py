@@ -20,6 +20,10 @@ FILE = "libkvcache.so.0"
 # Name -> result and arguments. A pointer that may be NULL or an array is a c_void_p.
 _PROTOTYPES = {
     "kvc_connect": (c_int, [POINTER(structs.Options), POINTER(c_void_p)]),
+    "kvc_connect_why": (
+        c_int,
+        [POINTER(structs.Options), POINTER(c_void_p), c_void_p, c_size_t],
+    ),
     "kvc_close": (None, [c_void_p]),
     "kvc_reconnect": (c_int, [c_void_p]),
     "kvc_fd": (c_int, [c_void_p]),
