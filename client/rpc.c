@@ -365,6 +365,10 @@ kvc_status rpc_pump(struct rpc *rpc, uint64_t deadline_us)
             return rpc_break(rpc, KVC_E_DISCONNECTED, NULL, "the daemon closed the connection");
         case WIRE_BAD:
             return rpc_break(rpc, KVC_E_PROTOCOL, "packet", "%s", why);
+        case WIRE_LOST:
+            /* What the packet gave is not known, so the session is over; but not for its fault. */
+            rpc_break(rpc, KVC_E_DISCONNECTED, "packet", "%s: no number left for them", why);
+            return KVC_E_NO_FDS;
         case WIRE_FAIL:
             return rpc_break(rpc, KVC_E_DISCONNECTED, "recvmsg", "%s", strerror(errno));
         }

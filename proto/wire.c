@@ -116,6 +116,8 @@ static bool collect_fds(struct msghdr *msg, struct received_fds *got)
     return only_rights;
 }
 
+static const char lost[] = "descriptors were lost";
+
 static const char *check_packet(const uint8_t *buf, size_t len, int flags, bool only_rights,
                                 const struct received_fds *got, struct wire_packet *packet)
 {
@@ -126,7 +128,7 @@ static const char *check_packet(const uint8_t *buf, size_t len, int flags, bool 
         return "longer than a packet may be";
     /* This process has no numbers left for them. */
     if (flags & MSG_CTRUNC)
-        return "descriptors were lost";
+        return lost;
     if (!only_rights)
         return "unexpected control message";
     wrong = wire_parse_header(buf, len, &header);
@@ -196,7 +198,7 @@ enum wire_result wire_recv_close(int sock, void *buf, struct wire_packet *packet
     for (uint32_t i = 0; i < got.n; i++)
         close_cb(arg, got.fds[i]);
     *why = wrong;
-    return WIRE_BAD;
+    return wrong == lost ? WIRE_LOST : WIRE_BAD;
 }
 
 static void close_here(void *arg, int fd)

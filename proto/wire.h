@@ -78,13 +78,14 @@ enum wire_result {
     WIRE_AGAIN, /* would block: wait until the socket is ready */
     WIRE_EOF,   /* the other side closed */
     WIRE_BAD,   /* a malformed packet: the connection must end; its fds are closed already */
+    WIRE_LOST,  /* so it must because this process has no number left for the packet's fds */
     WIRE_FAIL,  /* errno has the system's reason */
 };
 
 /*
  * Receives one packet without blocking into buf (KVC_WIRE_PACKET_MAX bytes). On WIRE_OK the caller
- * owns packet->fds (all CLOEXEC). On anything else no fd is left open, and *why, if WIRE_BAD, is a
- * constant text: what was wrong. Truncated data or control data, a wrong magic, version, length or
+ * owns packet->fds (all CLOEXEC). On anything else no fd is left open, and *why, if WIRE_BAD or
+ * WIRE_LOST, is a constant text: what was wrong. Truncated data, a wrong magic, version, length or
  * number of fds, and control messages other than SCM_RIGHTS are all WIRE_BAD. An empty packet
  * cannot be told from the end and is WIRE_EOF.
  */

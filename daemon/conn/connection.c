@@ -317,6 +317,7 @@ static uint32_t receive(struct connection *c)
         connection_end(c);
         return 0;
     case WIRE_BAD:
+    case WIRE_LOST:
         connection_malformed(c, why);
         return 0;
     case WIRE_FAIL:

@@ -28,13 +28,18 @@ static struct wire_packet ping(uint32_t seq, uint32_t body_len, uint32_t n_fds)
     return packet;
 }
 
-static void expect_bad(int sock, const char *why)
+static void expect(int sock, enum wire_result result, const char *why)
 {
     struct wire_packet packet;
     const char *got = NULL;
 
-    ck_assert_int_eq(wire_recv(sock, buf, &packet, &got), WIRE_BAD);
+    ck_assert_int_eq(wire_recv(sock, buf, &packet, &got), result);
     ck_assert_str_eq(got, why);
+}
+
+static void expect_bad(int sock, const char *why)
+{
+    expect(sock, WIRE_BAD, why);
 }
 
 START_TEST(test_header_bytes)
@@ -159,7 +164,7 @@ START_TEST(test_out_of_descriptors)
     raw_make(&raw, WIRE_PING, 1, 8, 5);
     ck_assert(raw_send(ends[0], &raw));
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    expect_bad(ends[1], "descriptors were lost");
+    expect(ends[1], WIRE_LOST, "descriptors were lost");
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &saved), 0);
     ck_assert_int_eq(fd_count_open(), before);
     close(ends[0]);
