@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 #include <uv.h>
 
 #include "daemon/api/api.h"
@@ -128,12 +130,22 @@ static int open_endpoint(struct server *s)
     return 0;
 }
 
+/*
+ * Larger at each start as long as nobody sets the clock back, and another one all the same: the
+ * lower bits are random. There is room for 2^20 numbers a millisecond, and it fits 62 bits until
+ * the year 2109. "server.clock" has the clock stand still.
+ */
 static uint64_t new_boot_epoch(void)
 {
-    struct timespec now;
+    struct timespec now = {.tv_sec = 1};
+    uint32_t random = 0;
 
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+    if (!fault_fires("server.clock"))
+        clock_gettime(CLOCK_REALTIME, &now);
+    if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
+        random = (uint32_t)getpid();
+    return ((uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u) << 20 |
+           (random & 0xfffffu);
 }
 
 /* The host device stands for one GPU. */
@@ -311,7 +323,8 @@ static void lose_unpopulated(struct server *s, kvc_status status)
         if (n > 0)
             first = (uint32_t)(tier_populated(s->tiers[t]) / tier_extent_bytes(s->tiers[t]));
         if (first < n)
-            log_warn("main", "no memory for a part of a tier tier=%s extents=%u of=%u reason=\"%s\"",
+            log_warn("main",
+                     "no memory for a part of a tier tier=%s extents=%u of=%u reason=\"%s\"",
                      tier_name(t), n - first, n, kvc_status_text(status));
         for (uint32_t i = first; i < n; i++)
             store_lose_extent(s->store, t, i);

@@ -64,7 +64,7 @@ struct table_header {
     uint32_t version;
     uint32_t header_bytes;
     uint64_t total_bytes;
-    uint64_t boot_epoch;   /* of the daemon that writes; each start takes a larger one */
+    uint64_t boot_epoch;   /* of the daemon that writes; each start takes another one */
     uint64_t next_number;  /* completion numbers, never used twice, across restarts too */
     uint64_t next_session; /* session ids, likewise */
     uint64_t next_id;      /* leases and saves, likewise */
