@@ -38,7 +38,7 @@ class Packer:
         from kvcache_client import Client
 
         where = {} if kit.REHEARSE else {"gpu": 0}
-        self.client = Client(socket, connect_ms=MS, save_ms=1000, **where)
+        self.client = Client(socket, connect_ms=MS, lookup_ms=MS, save_ms=1000, **where)
         self.clock = Clock(torch)
         size = 1 << 20 if kit.REHEARSE else FLUSH
         self.flush = torch.empty(size, dtype=torch.uint8, device=kit.DEVICE)

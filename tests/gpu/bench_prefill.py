@@ -72,7 +72,7 @@ class Engine:
         if self.client is not None:
             self.client.close()
         where = {} if kit.REHEARSE else {"gpu": 0}
-        self.client = Client(socket, connect_ms=MS, save_ms=1000, **where)
+        self.client = Client(socket, connect_ms=MS, lookup_ms=MS, save_ms=1000, **where)
         self.part = self.client.register_tensors(
             Namespace(model=self.model.shape.name), self.model.cache, block_axis=1, block_tokens=16
         )

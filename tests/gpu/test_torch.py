@@ -20,7 +20,7 @@ class Worker:
             for _ in range(LAYERS)
         ]
         where = {} if kit.REHEARSE else {"gpu": gpu}
-        self.client = Client(socket, role=role, connect_ms=MS, save_ms=1000, **where)
+        self.client = Client(socket, role=role, connect_ms=MS, lookup_ms=MS, save_ms=1000, **where)
         self.part = self.client.register_tensors(
             Namespace(model="test"), self.cache, block_axis=1, block_tokens=16
         )
