@@ -8,6 +8,10 @@
 
 #include "tests/lib/check_main.h"
 
+// A count of descriptors that has not gone down for so long stays.
+#define SETTLED_MS     50
+#define SETTLE_STEP_MS 5
+
 static uint8_t out[KVC_WIRE_BODY_MAX], in[KVC_WIRE_PACKET_MAX];
 static uint32_t last_seq;
 
@@ -162,10 +166,19 @@ void talk_ping(int sock)
 
 int talk_settled_fds(int sock, const struct daemon *d)
 {
+    int fds, least, same = 0;
+
     // One turn may answer as many as sixteen.
     for (int i = 0; i < 80; i++)
         talk_ping(sock);
-    return daemon_fds(d);
+    // A thread closes them, when its turn comes.
+    for (least = daemon_fds(d); same < SETTLED_MS / SETTLE_STEP_MS; same++) {
+        usleep(SETTLE_STEP_MS * 1000);
+        fds = daemon_fds(d);
+        same = fds < least ? 0 : same;
+        least = fds < least ? fds : least;
+    }
+    return least;
 }
 
 kvc_status talk_outcome(int sock, uint32_t seq)

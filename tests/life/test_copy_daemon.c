@@ -333,7 +333,7 @@ START_TEST(F11_late_load_leaves_its_destinations_alone)
     ck_assert(worker_open(&w, 1));
     ck_assert(worker_open(&greedy, 2));
     ck_assert_uint_eq(lookup(&w, &lease), N);
-    w.client->load_ms = 30;
+    w.client->load_ms = (uint32_t)(30 * check_time_multiplier());
     hold_copies();
     if (_i == 0) {
         ck_assert_int_eq(save_all(&greedy, &id), KVC_OK); // and nobody else is served
@@ -376,7 +376,7 @@ START_TEST(late_save_is_given_up)
     begin();
     ck_assert(worker_open(&w, 1));
     ck_assert_int_eq(save_n(&w, 1, NULL), KVC_E_INVALID);
-    w.client->save_ms = 20;
+    w.client->save_ms = (uint32_t)(20 * check_time_multiplier());
     daemon_freeze(d);
     ck_assert_int_eq(save_all(&w, &id), KVC_E_DEADLINE);
     ck_assert_uint_ne(id, 0);
@@ -495,7 +495,7 @@ START_TEST(reconnect_waits_for_copies_of_the_old_session)
     ck_assert(worker_open(&w, 1));
     ck_assert_uint_eq(lookup(&w, &lease), N);
     hold_copies();
-    w.client->load_ms = 30;
+    w.client->load_ms = (uint32_t)(30 * check_time_multiplier());
     ck_assert_int_eq(load_n(&w, lease.id, N, NULL), KVC_E_BUSY);
     w.client->connect_ms = 50;
     ck_assert_int_eq(kvc_reconnect(w.client), KVC_E_BUSY);
