@@ -52,6 +52,10 @@ static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *
     stats->bad_packets = message->bad_packets;
     stats->refused_requests = message->refused_requests;
     stats->pinned_blocks = message->pinned_blocks;
+    stats->driver_calls = message->driver_calls;
+    stats->driver_call_us = message->driver_call_us;
+    stats->hanging_gpus = message->hanging_gpus;
+    stats->copy_thread_blocks = message->copy_thread_blocks;
     stats->limited_lookups = message->limited_lookups;
     stats->closing_fds = message->closing_fds;
     stats->stuck_fds = message->stuck_fds;

@@ -58,6 +58,8 @@ static const struct option options[] = {
      "... until this much is"},
     {"moving-bytes", VALUE_SIZE, RUNTIME, FIELD(moving_bytes), "64M", 1u << 20, 1ull << 40, NULL,
      "SIZE", "copies between tiers in flight, in all"},
+    {"copy-thread-blocks", VALUE_COUNT, RUNTIME, FIELD(copy_thread_blocks), "0", 0, 65536, NULL,
+     "N", "thread blocks of a copy by the daemon on a GPU, at most; 0: what was measured at start"},
     {"tenant-shares", VALUE_TEXT, START, FIELD(tenant_shares), "*=100%", 0, 0, NULL, "LIST",
      "most of each tier for tenants: uid:1000=25%,uid:1001=4G/16G,*=50%"},
     {"namespace-quota", VALUE_QUOTAS, RUNTIME, FIELD(namespace_quota), "", 0, 0, NULL, "QUOTA",

@@ -39,6 +39,7 @@ struct config {
     uint64_t lease_ms, save_proof_ms, promotion_ms, drain_ms;
     uint64_t clean_low, clean_high; /* per mille */
     uint64_t moving_bytes;
+    uint64_t copy_thread_blocks;
     char tenant_shares[CONFIG_TEXT_MAX];
     char namespace_quota[CONFIG_QUOTA_TEXT_MAX];
     uint8_t origins[CONFIG_ROWS_MAX];

@@ -21,6 +21,8 @@ const char *value_form(enum value_kind kind)
     case VALUE_TEXT:
     case VALUE_QUOTAS:
         return "a text";
+    case VALUE_COUNT:
+        return "digits";
     case VALUE_SIZE:
         return "digits and at most one of K, M, G, T";
     case VALUE_TIME:
@@ -96,6 +98,9 @@ bool value_parse(enum value_kind kind, const char *text, const char *const *choi
     case VALUE_TEXT:
     case VALUE_QUOTAS:
         return false;
+    case VALUE_COUNT:
+        ok = read_digits(&text, 10, &number) && *text == '\0';
+        break;
     case VALUE_SIZE:
         ok = parse_units(text, sizes, &number);
         break;
@@ -135,6 +140,9 @@ const char *value_format(enum value_kind kind, uint64_t value, const char *const
     case VALUE_TEXT:
     case VALUE_QUOTAS:
         buffer[0] = '\0';
+        break;
+    case VALUE_COUNT:
+        snprintf(buffer, VALUE_TEXT_MAX, "%" PRIu64, value);
         break;
     case VALUE_SIZE:
         format_units(value, sizes, buffer);

@@ -12,6 +12,7 @@
 enum value_kind {
     VALUE_TEXT,   /* kept as it is; no number */
     VALUE_QUOTAS, /* likewise; config_quota.h says of what form */
+    VALUE_COUNT,  /* "64" */
     VALUE_SIZE,   /* bytes: "256M", K M G T are powers of 1024 */
     VALUE_TIME,   /* milliseconds: "500ms", "30s", "10m", "1h" */
     VALUE_SHARE,  /* per mille: "10%", "12.5%" */

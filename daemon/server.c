@@ -212,6 +212,13 @@ static kvc_status apply_quotas(struct server *s)
     return store_quota_rules(s->store, rules, n);
 }
 
+static void limit_copies(struct server *s)
+{
+    if (s->device.lending != NULL)
+        s->device.lending->limit_thread_blocks(s->device.state,
+                                               (uint32_t)s->config->copy_thread_blocks);
+}
+
 /* Puts into force what can change at run time. */
 static void apply(struct server *s)
 {
@@ -221,6 +228,7 @@ static void apply(struct server *s)
         log_error("main", "quotas stay as they were: out of memory");
 
     log_set_level((enum log_level)s->config->log_level);
+    limit_copies(s);
     store_tune(s->store, &values);
 }
 
@@ -301,6 +309,7 @@ static int open_store(struct server *s)
         return cannot(why, KVC_E_INVALID);
     if (open_tiers(s, config.budget) < 0)
         return -1;
+    limit_copies(s);
     config.mover = s->mover;
     config.renewer = s->renewer;
     api_config.copier = s->copier;
@@ -411,7 +420,8 @@ static bool is_owed(const struct server *s)
         (s->renewer != NULL && renewer_count(s->renewer) > 0) ||
         (s->api != NULL && api_connections(s->api) > 0))
         return true;
-    if (s->api != NULL && api_pieces(s->api) > 0 && !api_hangs(s->api))
+    if (s->api != NULL && (api_pieces(s->api) > 0 || api_errands(s->api) > 0) &&
+        !api_hangs(s->api))
         return true;
     return s->copier != NULL && copier_count(s->copier) > 0 && !copier_hangs(s->copier);
 }

@@ -145,6 +145,7 @@ struct cuda_ipc {
     X(event_destroy, "cuEventDestroy", 4000, (void *event))                                        \
     X(event_record, "cuEventRecord", 2000, (void *event, void *stream))                            \
     X(event_query, "cuEventQuery", 2000, (void *event))                                            \
+    X(event_elapsed, "cuEventElapsedTime", 2000, (float *ms, void *start, void *end))              \
     X(event_synchronize, "cuEventSynchronize", 2000, (void *event))                                \
     X(copy_async, "cuMemcpyAsync", 4000, (uint64_t to, uint64_t from, size_t bytes, void *stream)) \
     X(to_device_async, "cuMemcpyHtoDAsync", 3020,                                                  \

@@ -47,6 +47,10 @@ static void print_json(const struct admin_stats *stats, json_t *quarantine, json
     put(root, "filling_slots", stats->filling_slots);
     put(root, "quarantined_slots", stats->quarantined_slots);
     put(root, "pinned_blocks", stats->pinned_blocks);
+    put(root, "driver_calls", stats->driver_calls);
+    put(root, "driver_call_us", stats->driver_call_us);
+    put(root, "hanging_gpus", stats->hanging_gpus);
+    put(root, "copy_thread_blocks", stats->copy_thread_blocks);
     json_object_set_new(root, "hits", hits);
     put(root, "misses", stats->misses);
     put(root, "evictions", stats->evictions);
@@ -145,6 +149,13 @@ static kvc_status print_text(kvc_client *client, const struct admin_stats *stats
            (unsigned long long)stats->evictions, (unsigned long long)stats->skipped_blocks);
     if (stats->pinned_blocks)
         printf("  pinned blocks %llu\n", (unsigned long long)stats->pinned_blocks);
+    if (stats->copy_thread_blocks)
+        printf("  copies by the daemon take at most %llu thread blocks\n",
+               (unsigned long long)stats->copy_thread_blocks);
+    if (stats->hanging_gpus)
+        printf("  the driver of %llu GPUs hangs, for %.1f s; %llu calls wait\n",
+               (unsigned long long)stats->hanging_gpus, (double)stats->driver_call_us * 1e-6,
+               (unsigned long long)stats->driver_calls);
     if (stats->stuck_fds || stats->left_open_fds)
         printf("  descriptors of clients: %llu do not close, %llu wait, %llu were left open\n",
                (unsigned long long)stats->stuck_fds, (unsigned long long)stats->closing_fds,

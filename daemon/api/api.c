@@ -70,6 +70,19 @@ struct store_events api_store_events(struct api *api)
     };
 }
 
+static void calibrate(struct errand *errand)
+{
+    struct api *api = errand->arg;
+    const struct device *device = api->config.device;
+
+    device->lending->calibrate(device->state, (uint32_t)(errand - api->calibrate));
+}
+
+static void calibrated(struct errand *errand)
+{
+    (void)errand;
+}
+
 static kvc_status start_errands(struct api *api)
 {
     const struct device *device = api->config.device;
@@ -81,8 +94,21 @@ static kvc_status start_errands(struct api *api)
         status = errands_create(api->config.loop, name, &api->errands[i]);
         if (status == KVC_OK)
             status = gates_create(api, i, &api->gates[i]);
+        if (status != KVC_OK)
+            break;
+        api->calibrate[i] = (struct errand){.work = calibrate, .done = calibrated, .arg = api};
+        errands_run(api->errands[i], &api->calibrate[i]);
     }
     return status;
+}
+
+uint32_t api_errands(const struct api *api)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++)
+        n += api->errands[i] != NULL ? errands_count(api->errands[i]) : 0;
+    return n;
 }
 
 bool api_hangs(const struct api *api)

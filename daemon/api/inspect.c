@@ -55,6 +55,26 @@ static struct msg_stats_tier tier_figures(const struct store_stats *stats, enum 
     };
 }
 
+static void fill_driver_figures(const struct api *api, struct msg_stats_reply *reply)
+{
+    const struct device *device = api->config.device;
+
+    for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++) {
+        const struct errands *errands = api->errands[i];
+        uint64_t us;
+
+        if (errands == NULL)
+            continue;
+        us = errands_since_us(errands);
+        reply->driver_calls += errands_count(errands);
+        reply->hanging_gpus += errands_hang(errands);
+        if (us > reply->driver_call_us)
+            reply->driver_call_us = us;
+    }
+    if (device->lending != NULL)
+        reply->copy_thread_blocks = device->lending->thread_blocks(device->state, 0);
+}
+
 kvc_status inspect_stats(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct api *api = s->api;
@@ -106,6 +126,7 @@ kvc_status inspect_stats(struct session *s, const struct request *request, struc
         .lost_extents = stats.lost_extents,
         .waiting_extents = stats.waiting_extents,
     };
+    fill_driver_figures(api, &reply);
     session_reply(s, WIRE_STATS, request->seq, codec_stats(api->codec, &reply));
     return KVC_OK;
 }

@@ -30,6 +30,7 @@ struct api {
     struct silence *silence;
     struct gone *gone;     /* NULL: no device that processes could outlive themselves on */
     struct errands *errands[DEVICE_GPUS_MAX]; /* of each GPU on which the daemon copies */
+    struct errand calibrate[DEVICE_GPUS_MAX]; /* their first */
     struct gates *gates[DEVICE_GPUS_MAX];
     uv_timer_t room_timer; /* runs while a save waits for room */
     struct list sessions;

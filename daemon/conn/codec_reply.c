@@ -267,6 +267,10 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.cpu_us = reply->cpu_us;
     m.quarantine_oldest_us = reply->quarantine_oldest_us;
     m.pinned_blocks = reply->pinned_blocks;
+    m.driver_calls = reply->driver_calls;
+    m.driver_call_us = reply->driver_call_us;
+    m.hanging_gpus = reply->hanging_gpus;
+    m.copy_thread_blocks = reply->copy_thread_blocks;
     m.limited_lookups = reply->limited_lookups;
     m.closing_fds = reply->closing_fds;
     m.stuck_fds = reply->stuck_fds;

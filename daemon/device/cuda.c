@@ -152,13 +152,6 @@ kvc_status device_cuda_settle(struct device_slab *to)
     return first;
 }
 
-static void limit_thread_blocks(void *state, uint32_t thread_blocks)
-{
-    struct device_cuda *cuda = state;
-
-    atomic_store(&cuda->thread_blocks, thread_blocks);
-}
-
 static kvc_status lists_process(void *state, const uint8_t (*uuids)[KVC_UUID_BYTES],
                                 uint32_t n_uuids, int32_t pid, bool *ret_listed)
 {
@@ -211,7 +204,6 @@ kvc_status device_cuda_open(struct device *device, const char *gpus, char why[DE
         .host = &device_cuda_host,
         .state = cuda,
         .lists_process = lists_process,
-        .limit_thread_blocks = limit_thread_blocks,
         .close = cuda_close,
     };
     kvc_status status;

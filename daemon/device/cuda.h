@@ -24,6 +24,7 @@ struct cuda_gpu {
     bool has_kernels; /* pack can be used */
     struct pack_cuda pack;
     struct list openings; /* of legacy handles; cuda_loan.c, on the GPU's own thread */
+    atomic_uint measured; /* thread blocks that are enough; 0: not measured */
 };
 
 struct device_cuda {
@@ -31,7 +32,7 @@ struct device_cuda {
     struct nvml *nvml; /* NULL: this machine has none */
     uint32_t n_gpus;
     struct cuda_gpu gpus[DEVICE_GPUS_MAX];
-    atomic_uint thread_blocks; /* of copies by the daemon at most; 0: no limit */
+    atomic_uint thread_blocks; /* of copies by the daemon at most; 0: what was measured */
 };
 
 extern const struct device_ops device_cuda_gpu;
@@ -84,6 +85,11 @@ kvc_status cuda_event_open(void *state, uint32_t gpu, const uint8_t handle[DEVIC
                            struct device_event **event);
 kvc_status cuda_event_look(struct device_event *event);
 void cuda_event_close(struct device_event *event);
+
+/* Thread blocks of a copy: cuda_calibrate.c. */
+void cuda_calibrate(void *state, uint32_t gpu);
+void cuda_limit_thread_blocks(void *state, uint32_t thread_blocks);
+uint32_t cuda_thread_blocks(void *state, uint32_t gpu);
 
 /* The table of a loan: the same bytes here and on the device. */
 const void *cuda_loan_table(const struct device_loan *loan, uint64_t *device_table);

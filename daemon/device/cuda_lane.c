@@ -100,7 +100,7 @@ void cuda_lane_close(struct device_lane *lane)
 
 static uint32_t limit_of(const struct device_lane *lane, bool touches_host)
 {
-    const uint32_t limit = atomic_load(&lane->cuda->thread_blocks);
+    const uint32_t limit = cuda_thread_blocks(lane->cuda, lane->gpu);
 
     return touches_host && (limit == 0 || limit > HOST_THREAD_BLOCKS) ? HOST_THREAD_BLOCKS : limit;
 }

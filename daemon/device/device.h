@@ -143,6 +143,15 @@ struct device_lending {
     const uint64_t *(*lane_cells)(const struct device_lane *lane);
     void (*lane_close)(struct device_lane *lane); /* nothing is enqueued; NULL is fine */
 
+    /*
+     * How many thread blocks a copy takes at most: those that calibrate (on the GPU's thread, for
+     * some milliseconds) found to be enough, until then as many as run at a time; or as many as were
+     * set, if not 0. Any thread.
+     */
+    void (*calibrate)(void *state, uint32_t gpu);
+    void (*limit_thread_blocks)(void *state, uint32_t thread_blocks);
+    uint32_t (*thread_blocks)(void *state, uint32_t gpu);
+
     /* Events. KVC_E_BUSY: what they were recorded behind has not ended. */
     kvc_status (*event_open)(void *state, uint32_t gpu, const uint8_t handle[DEVICE_HANDLE_BYTES],
                              struct device_event **event);
@@ -166,9 +175,6 @@ struct device {
     uint32_t n_gpus;
     struct device_gpu gpus[DEVICE_GPUS_MAX];
     const struct device_lending *lending; /* NULL: of host memory only, by gather and scatter */
-    /* Of copies by the daemon on the GPU: at most so many thread blocks; 0: as many as run at a
-     * time. Any thread. NULL: there is no GPU. */
-    void (*limit_thread_blocks)(void *state, uint32_t thread_blocks);
 };
 
 /* Both tiers in host memory. */

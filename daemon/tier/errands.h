@@ -22,6 +22,7 @@ struct errand {
     struct list link;
     void (*work)(struct errand *errand); /* on the thread */
     void (*done)(struct errand *errand); /* on the loop; it may ask for more */
+    void *arg;                           /* the caller's */
 };
 
 kvc_status errands_create(uv_loop_t *loop, const char *name, struct errands **errands);

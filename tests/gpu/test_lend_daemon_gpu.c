@@ -200,6 +200,33 @@ static void who_waits_holds_up_nobody(void)
     scene_daemon_stop(&d);
 }
 
+// F17: the event that the daemon waits for goes with its worker.
+static void play_leave(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open_with(
+        &w, d,
+        &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = 64, .by_daemon = true});
+    worker_fill(&w, 600, 64);
+    worker_hold(&w, 200000);
+    (void)worker_save_enqueue(&w, 600, 64);
+    kvc_close(w.client);
+}
+
+static void an_event_that_goes_with_its_worker(void)
+{
+    struct scene_daemon d;
+
+    scene_daemon_start(&d, NULL);
+    for (uint32_t i = 0; i < 5; i++)
+        scene_run(play_leave, &d, NULL);
+    run(&d, false, true, true, 1000);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
 static void play_capture(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
@@ -288,6 +315,7 @@ static const struct scene_test tests[] = {
     {"lent twice", lent_twice, 0},
     {"a save waits for what it saves", a_save_waits_for_what_it_saves, 0},
     {"who waits holds up nobody", who_waits_holds_up_nobody, 0},
+    {"F17 an event that goes with its worker", an_event_that_goes_with_its_worker, 0},
     {"a captured stream is refused", a_captured_stream_is_refused, 0},
     {"F45 killed while the daemon copies", killed_while_the_daemon_copies, 0},
 };

@@ -178,6 +178,7 @@ static const struct {
     {VALUE_TIME, "90s", 90000, "90s"},  {VALUE_TIME, "120s", 120000, "2m"},
     {VALUE_TIME, "1H", 3600000, "1h"},  {VALUE_SHARE, "10%", 100, "10%"},
     {VALUE_SHARE, "0.5%", 5, "0.5%"},   {VALUE_SHARE, "100.0%", 1000, "100%"},
+    {VALUE_COUNT, "64", 64, "64"},
     {VALUE_MODE, "0660", 0660, "0660"}, {VALUE_MODE, "7", 7, "0007"},
 };
 
@@ -198,6 +199,7 @@ static const struct {
 } no_values[] = {
     {VALUE_TIME, "5"},    {VALUE_TIME, ""},     {VALUE_TIME, "5d"},
     {VALUE_TIME, "-5s"},  {VALUE_TIME, "5 s"},  {VALUE_TIME, "1.5s"},
+    {VALUE_COUNT, "1K"},  {VALUE_COUNT, ""},
     {VALUE_SHARE, "10"},  {VALUE_SHARE, "%"},   {VALUE_SHARE, "1.25%"},
     {VALUE_SHARE, "-1%"}, {VALUE_SHARE, "1.%"}, {VALUE_MODE, "8"},
     {VALUE_MODE, ""},     {VALUE_MODE, "0x7"},  {VALUE_TIME, "18446744073709551615h"},

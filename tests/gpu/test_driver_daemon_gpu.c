@@ -1,0 +1,203 @@
+// What a driver can do to a daemon: calls that hang, launches that fail, ends that are never told.
+// Only the driver without a GPU does that on demand (tests/gpu/fake); elsewhere all are waived.
+//
+//   test_driver_daemon_gpu [word]    only the tests whose name has the word
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client/client.h"
+#include "tests/gpu/scene.h"
+
+#define BLOCKS 64u
+
+static void name_switch(const char *name, char path[256])
+{
+    const char *folder = getenv("KVC_FAKE_CUDA");
+
+    if (folder == NULL)
+        scene_waive("this driver does not fail on demand");
+    snprintf(path, 256, "%s/%s", folder, name);
+}
+
+static void off(const char *name)
+{
+    char path[256];
+
+    name_switch(name, path);
+    unlink(path);
+}
+
+static void on(const char *name)
+{
+    char path[256];
+    int fd;
+
+    name_switch(name, path);
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(fd >= 0);
+    close(fd);
+}
+
+static void all_off(void)
+{
+    static const char *const names[] = {"hang-open",  "hang-close", "hang-unmap",
+                                        "lose-calls", "fail-query", "fail-launch"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        off(names[i]);
+}
+
+struct play {
+    bool mapped, by_daemon;
+    uint32_t first_key;
+    kvc_status outcome; // of the save
+};
+
+static void play(const struct scene_daemon *d, void *arg)
+{
+    const struct play *p = arg;
+    kvc_outcome outcome = {0};
+    struct worker w;
+    uint64_t save;
+
+    worker_open_with(&w, d,
+                     &(struct worker_options){.role = KVC_ROLE_WORKER,
+                                              .n_blocks = BLOCKS,
+                                              .mapped = p->mapped,
+                                              .by_daemon = p->by_daemon});
+    worker_fill(&w, p->first_key, BLOCKS);
+    save = worker_save_enqueue(&w, p->first_key, BLOCKS);
+    KVC(&w, kvc_wait(w.client, save, SCENE_MS, &outcome));
+    CHECK(outcome.status == p->outcome);
+    if (p->outcome == KVC_OK)
+        worker_verify(&w, p->first_key, BLOCKS);
+    else
+        CHECK(worker_lookup(&w, p->first_key, BLOCKS) == 0);
+    worker_close(&w);
+}
+
+static void run(const struct scene_daemon *d, bool by_daemon, uint32_t first_key, kvc_status outcome)
+{
+    struct play p = {.by_daemon = by_daemon, .first_key = first_key, .outcome = outcome};
+
+    scene_run(play, d, &p);
+}
+
+static void wait_for_hang(const struct scene_daemon *d, bool hangs)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+
+    while ((scene_stats(d).hanging_gpus > 0) != hangs) {
+        CHECK(scene_now_us() < until_us);
+        usleep(20000);
+    }
+}
+
+static void an_open_that_hangs(void)
+{
+    struct play p = {.by_daemon = true, .first_key = 1000};
+    struct scene_daemon d;
+    pid_t pid;
+
+    all_off();
+    scene_daemon_start(&d, NULL);
+    on("hang-open");
+    pid = scene_fork(play, &d, &p);
+    wait_for_hang(&d, true);
+    CHECK(scene_stats(&d).driver_calls > 0 && scene_stats(&d).driver_call_us > 1000000);
+    run(&d, false, 2000, KVC_OK);
+    off("hang-open");
+    CHECK(scene_wait(pid) == 0);
+    wait_for_hang(&d, false);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
+// Not even the end of the daemon waits for it.
+static void a_close_that_hangs(void)
+{
+    struct scene_daemon d;
+
+    all_off();
+    scene_daemon_start(&d, NULL);
+    on("hang-close");
+    run(&d, true, 1000, KVC_OK);
+    run(&d, false, 1500, KVC_OK);
+    wait_for_hang(&d, true);
+    run(&d, false, 2000, KVC_OK);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+    off("hang-close");
+}
+
+static void an_unmap_that_hangs(void)
+{
+    struct play p = {.mapped = true, .by_daemon = true, .first_key = 1000};
+    struct scene_daemon d;
+    struct scene_baseline before;
+
+    all_off();
+    scene_daemon_start(&d, NULL);
+    scene_run(play, &d, &p);
+    scene_settled(&d);
+    before = scene_baseline(&d);
+    p.first_key = 2000;
+    on("hang-unmap");
+    scene_run(play, &d, &p); // whose own unmapping is of its addresses only
+    off("hang-unmap");
+    scene_returns_to(&d, &before);
+    scene_daemon_stop(&d);
+}
+
+// The end of a copy that nobody tells is found by asking.
+static void ends_that_are_not_told(void)
+{
+    struct scene_daemon d;
+
+    all_off();
+    scene_daemon_start(&d, NULL);
+    on("lose-calls");
+    run(&d, true, 1000, KVC_OK);
+    off("lose-calls");
+    run(&d, true, 2000, KVC_OK);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
+// F20: a context that has failed: nothing of it is published, and workers go on by themselves.
+static void a_context_that_fails(void)
+{
+    struct scene_daemon d;
+
+    all_off();
+    scene_daemon_start(&d, NULL);
+    run(&d, true, 1000, KVC_OK);
+    on("lose-calls");
+    on("fail-query");
+    run(&d, true, 2000, KVC_E_DEVICE); // nor is the event that it waits for of any use
+    off("fail-query");
+    off("lose-calls");
+    on("fail-launch");
+    run(&d, true, 3000, KVC_E_DEVICE);
+    off("fail-launch");
+    run(&d, false, 4000, KVC_OK);
+    run(&d, true, 5000, KVC_OK);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
+static const struct scene_test tests[] = {
+    {"F4 an open that hangs", an_open_that_hangs, 0},
+    {"F4 a close that hangs", a_close_that_hangs, 0},
+    {"an unmap that hangs for a while", an_unmap_that_hangs, 0},
+    {"ends that are not told", ends_that_are_not_told, 0},
+    {"F20 a context that fails", a_context_that_fails, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return scene_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
+}
