@@ -146,6 +146,8 @@ kvc_status extents_pull(kvc_client *client, uint32_t granted)
     uint64_t deadline_us;
     kvc_status status = KVC_OK;
 
+    if (!role_copies(client->role)) /* maps nothing */
+        return KVC_OK;
     if (pull->active)
         pull->again = true;
     else if (client->map.n_mapped < granted)

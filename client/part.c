@@ -286,7 +286,7 @@ kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part 
         status = part_announce(client, &made, &extents);
     if (status == KVC_OK && made.lent != NULL)
         status = lend_announce(client, &made);
-    else if (status == KVC_OK && role_copies(client->role))
+    else if (status == KVC_OK)
         status = extents_pull(client, extents);
     if (status != KVC_OK || place == NULL) {
         part_free(client, &made, false);

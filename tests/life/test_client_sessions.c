@@ -268,6 +268,39 @@ START_TEST(reconnect_to_the_same_daemon)
 }
 END_TEST
 
+// It maps nothing, whatever has been granted to its tenant since.
+START_TEST(S40_a_scheduler_reconnects)
+{
+    kvc_options options = {.role = KVC_ROLE_SCHEDULER, .connect_ms = 5000, .lookup_ms = 5000};
+    struct worker w = {0}, s = {0};
+    kvc_slice slices[KV_SLICES_MAX];
+    kvc_part_desc desc;
+    uint64_t id;
+
+    begin(NULL);
+    ck_assert(worker_open(&w, KVC_ROLE_WORKER));
+    desc = w.kv.desc;
+    for (uint32_t i = 0; i < desc.n_slices; i++)
+        slices[i] = (kvc_slice){.bytes = desc.slices[i].bytes};
+    desc.slices = slices;
+    desc.n_blocks = 0;
+    desc.copy = KVC_COPY_WORKER;
+    options.socket = daemon_socket(d);
+    ck_assert_int_eq(kvc_connect(&options, &s.client), KVC_OK);
+    ck_assert_int_eq(kvc_register(s.client, &desc, &s.part), KVC_OK);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(kvc_reconnect(s.client), KVC_OK);
+        ck_assert_int_eq(save_all(&w, &id), KVC_OK);
+        ck_assert(id == 0 || kvc_wait(w.client, id, 5000, NULL) == KVC_OK);
+        ck_assert_int_eq(kvc_lookup(s.client, 0, &s.part, 1, w.keys, N, 0, &(kvc_lease){0}),
+                         KVC_OK);
+    }
+    kvc_close(s.client);
+    worker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
 // Each call returns within its bound, the save that was given up leaves nothing behind.
 START_TEST(stopped_daemon)
 {
@@ -480,7 +513,8 @@ CHECK_MAIN_LOOPS("client/sessions", CHECK_LIFE_S, {two_processes_share, 0, 0, CH
                  {readers_load_and_cannot_write, 0, 0},
                  {S35_lease_is_adopted_by_another_process, 0, 0, CHECK_BOTH_WAYS},
                  {daemon_killed_and_started_again, 0, 0, CHECK_BOTH_WAYS},
-                 {reconnect_to_the_same_daemon, 0, 0, CHECK_BOTH_WAYS}, {stopped_daemon, 0, 0},
+                 {reconnect_to_the_same_daemon, 0, 0, CHECK_BOTH_WAYS},
+                 {S40_a_scheduler_reconnects, 0, 0}, {stopped_daemon, 0, 0},
                  {process_stops_where_it_was_told, 0,
                   sizeof(stop_points) / sizeof(stop_points[0]) - 1},
                  {process_goes_on_after_a_stop, 0, 0},

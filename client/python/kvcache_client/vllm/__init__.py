@@ -1,0 +1,22 @@
+"""A KV connector for vLLM:
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "KvcacheConnector",
+        "kv_connector_module_path": "kvcache_client.vllm", "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute"}'
+
+connector.py is what vLLM calls, and the only file that imports it. scheduler.py decides what is
+looked up, loaded and saved; worker.py does it; link.py is the daemon that comes and goes;
+messages.py is what travels between the two; layout.py reads vLLM's configuration; chain.py hashes
+where vLLM's own hashes are of no use to other engines.
+"""
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    # The parts without vLLM can be imported, and tested, where it is not installed.
+    if name == "KvcacheConnector":
+        from .connector import KvcacheConnector
+
+        return KvcacheConnector
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

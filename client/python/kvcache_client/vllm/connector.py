@@ -1,0 +1,328 @@
+"""What vLLM calls. Every call goes to the scheduler's or to the worker's side, and none of them
+fails a request: what goes wrong is a miss, or a block not saved."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+import time
+from typing import Any, Dict, Iterable, Optional, Set, Tuple
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
+
+from . import layout
+from .messages import RankInfo, StepOrders, StepReport
+from .options import options_of
+from .scheduler import SchedulerSide
+from .streams import NoStreams, TorchStreams
+from .worker import WorkerSide
+
+log = logging.getLogger("kvcache_client.vllm")
+
+
+class KvcacheMetadata(KVConnectorMetadata):
+    """The orders of one step."""
+
+    def __init__(self, orders: StepOrders) -> None:
+        self.orders = orders
+
+
+class KvcacheHandshake(KVConnectorHandshakeMetadata):
+    """What a worker says about itself once."""
+
+    def __init__(self, info: RankInfo) -> None:
+        self.info = info
+
+
+class KvcacheWorkerMetadata(KVConnectorWorkerMetadata):
+    """What the workers say after a step."""
+
+    def __init__(self, report: StepReport) -> None:
+        self.report = report
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> "KvcacheWorkerMetadata":
+        assert isinstance(other, KvcacheWorkerMetadata)
+        self.report.add(other.report)
+        return self
+
+
+class KvcacheStats(KVConnectorStats):
+    """Counters, of all workers together."""
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def aggregate(self, other: KVConnectorStats) -> "KvcacheStats":
+        for name, n in other.data.items():
+            self.data[name] = self.data.get(name, 0) + n
+        return self
+
+    def reduce(self) -> Dict[str, Any]:
+        return dict(self.data)
+
+    def is_empty(self) -> bool:
+        return not any(self.data.values())
+
+
+def _hashing(config: Any, own: Optional[bool]) -> Tuple[bool, str]:
+    """Whether blocks are hashed here, and what names the hashes: engines that agree on it give
+    equal blocks equal hashes."""
+    algorithm = str(getattr(config.cache_config, "prefix_caching_hash_algo", "builtin"))
+    seed = os.environ.get("PYTHONHASHSEED")
+    if seed is None and "xxhash" not in algorithm:
+        # Later versions have a fixed one.
+        from vllm.v1.core import kv_cache_utils
+
+        seed = getattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED", None)
+    if own is None:
+        own = seed is None or not config.cache_config.enable_prefix_caching
+    if own:
+        return True, "kvcache_client chain 1"
+    # Hashes of pickled tuples are those of one kind of Python.
+    pickled = "" if "cbor" in algorithm else f" {platform.python_version_tuple()[:2]}"
+    return False, f"{algorithm} {seed}{pickled}"
+
+
+def _extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:
+    from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
+
+    return generate_block_hash_extra_keys(request, first, end, inputs)
+
+
+def _rank(config: Any) -> layout.Rank:
+    from vllm.distributed import parallel_state
+
+    p = config.parallel_config
+
+    def rank_in(group: str, size: int) -> int:
+        return int(getattr(parallel_state, f"get_{group}_group")().rank_in_group) if size > 1 else 0
+
+    context = getattr(p, "decode_context_parallel_size", 1)
+    return layout.Rank(
+        rank_in("tp", p.tensor_parallel_size), p.tensor_parallel_size,
+        rank_in("pp", p.pipeline_parallel_size), p.pipeline_parallel_size,
+        rank_in("dcp", context), context,
+    )
+
+
+class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
+    """vLLM makes one in the scheduler and one in each worker."""
+
+    def __init__(
+        self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        self._options = options_of(transfer.kv_connector_extra_config or {})
+        self._config, self._cache = vllm_config, kv_cache_config
+        self._own_hashes, self._hashes = _hashing(vllm_config, self._options.own_hashes)
+        self._model = self._options.model or str(vllm_config.model_config.model)
+        self._scheduler: Optional[SchedulerSide] = None
+        self._worker: Optional[WorkerSide] = None
+        self._said: Dict[str, int] = {}
+        self._logged, self._logged_at = {}, time.monotonic()  # type: Dict[str, int], float
+        self._orders = StepOrders()
+        if role == KVConnectorRole.SCHEDULER:
+            if getattr(transfer, "kv_load_failure_policy", "recompute") != "recompute":
+                log.warning(
+                    "kvcached: kv_load_failure_policy is not recompute: a block that cannot be "
+                    "loaded fails its request"
+                )
+            self._scheduler = self._make_scheduler()
+
+    def _make_scheduler(self) -> Optional[SchedulerSide]:
+        try:
+            tokens = layout.block_tokens(self._config, self._cache)
+        except layout.LayoutError as why:
+            log.error("kvcached: not used: %s", why)
+            return None
+        return SchedulerSide(
+            self._options, tokens, own_hashes=self._own_hashes, extra_keys=_extra_keys
+        )
+
+    @property
+    def prefer_cross_layer_blocks(self) -> bool:
+        return True
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a save that is dropped is a miss later on
+
+    # The workers.
+
+    def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
+        self._make_worker(kv_caches, None)
+
+    def register_cross_layers_kv_cache(self, kv_cache: Any, attn_backend: Any) -> None:
+        self._make_worker({}, kv_cache)
+
+    def _make_worker(self, tensors: Dict[str, Any], cross_layer: Any) -> None:
+        some = cross_layer if cross_layer is not None else next(iter(tensors.values()), None)
+        device = getattr(some, "device", None)
+        on_gpu = getattr(device, "type", "cpu") == "cuda"
+        self._why = ""
+        try:
+            groups = layout.groups_of(
+                self._config, self._cache, tensors, _rank(self._config), self._model, self._hashes,
+                cross_layer,
+            )
+        except (layout.LayoutError, ValueError) as why:
+            log.error("kvcached: not used: %s", why)
+            groups, self._why = [], str(why)
+        self._worker = WorkerSide(
+            self._options, groups, host=socket.gethostname(),
+            streams=TorchStreams(device) if on_gpu else NoStreams(),
+            gpu=device if on_gpu else None,
+            run_ahead=2 + self._config.parallel_config.pipeline_parallel_size,
+        )
+
+    def get_handshake_metadata(self) -> Optional[KvcacheHandshake]:
+        if self._worker is None:
+            return None
+        info = self._worker.info()
+        return KvcacheHandshake(RankInfo(info.parts, info.host, self._why))
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        assert isinstance(connector_metadata, KvcacheMetadata)
+        self._orders = connector_metadata.orders
+
+    def clear_connector_metadata(self) -> None:
+        super().clear_connector_metadata()
+        self._orders = StepOrders()
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._worker is not None:
+            self._worker.start(self._orders)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return  # whole blocks: the forward pass is behind all of them
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        return  # whole blocks, behind the forward pass
+
+    def wait_for_save(self) -> None:
+        if self._worker is not None:
+            self._worker.finish(self._orders)
+
+    def get_finished(
+        self, finished_req_ids: Set[str]
+    ) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
+        if self._worker is None:
+            return None, None
+        # Steps without a forward pass do not call wait_for_save.
+        self._worker.finish(StepOrders())
+        done, self._failed_blocks = self._worker.poll()
+        return None, done or None
+
+    _failed_blocks: Set[int] = set()
+
+    def get_block_ids_with_load_errors(self) -> Set[int]:
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def build_connector_worker_meta(self) -> Optional[KvcacheWorkerMetadata]:
+        report = self._worker.report() if self._worker is not None else StepReport()
+        return KvcacheWorkerMetadata(report) if report.adopted else None
+
+    # The scheduler.
+
+    def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
+        if self._scheduler is None:
+            return
+        infos = [m.info for _, m in sorted(metadata.items()) if isinstance(m, KvcacheHandshake)]
+        world = self._config.parallel_config.world_size
+        self._scheduler.set_ranks([*infos, *[None] * (world - len(infos))])
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Any, Any]) -> None:
+        self.set_xfer_handshake_metadata(metadata)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> Tuple[Optional[int], bool]:
+        if self._scheduler is None:
+            return 0, False
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(
+        self, request: Any, blocks: Any, num_external_tokens: int
+    ) -> None:
+        if self._scheduler is not None:
+            self._scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        if self._scheduler is None:
+            return KvcacheMetadata(StepOrders())
+        self._log_line()
+        return KvcacheMetadata(self._scheduler.build(scheduler_output))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        if self._scheduler is None:
+            return
+        said = getattr(connector_output, "kv_connector_worker_meta", None)
+        report = said.report if isinstance(said, KvcacheWorkerMetadata) else None
+        self._scheduler.reported(report, connector_output.invalid_block_ids or ())
+
+    def request_finished(
+        self, request: Any, block_ids: Any
+    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        if self._scheduler is not None:
+            self._scheduler.finished(request)
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: Any
+    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        return self.request_finished(request, block_ids)
+
+    def reset_cache(self) -> Optional[bool]:
+        return self._scheduler.reset() if self._scheduler is not None else None
+
+    # Both.
+
+    def _counts(self) -> Dict[str, int]:
+        side = self._scheduler or self._worker
+        prefix = "scheduler" if self._scheduler is not None else "worker"
+        return {f"{prefix}_{k}": n for k, n in side.counts.items()} if side else {}
+
+    def get_kv_connector_stats(self) -> Optional[KvcacheStats]:
+        """What was counted since the last call."""
+        counts = self._counts()
+        new = {k: n - self._said.get(k, 0) for k, n in counts.items() if n != self._said.get(k, 0)}
+        self._said = counts
+        return KvcacheStats(data=new) if new else None
+
+    @classmethod
+    def build_kv_connector_stats(
+        cls, data: Optional[Dict[str, Any]] = None
+    ) -> Optional[KVConnectorStats]:
+        return KvcacheStats(data=dict(data or {}))
+
+    def _log_line(self) -> None:
+        now, every = time.monotonic(), self._options.log_s
+        if not every or now < self._logged_at + every:
+            return
+        counts = self._counts()
+        if counts != self._logged:
+            log.info("kvcached: %s", " ".join(f"{k}={n}" for k, n in counts.items() if n))
+        self._logged, self._logged_at = counts, now
+
+    def take_events(self) -> Iterable[Any]:
+        return ()
+
+    def shutdown(self) -> None:
+        for side in (self._scheduler, self._worker):
+            if side is not None:
+                side.close()

@@ -1,0 +1,208 @@
+"""vLLM's configuration as groups: which bytes make a block of each KV cache group, and under which
+namespace they are stored. Everything is looked at by its fields; nothing of vLLM is imported.
+
+What is not known here is refused (LayoutError), so that the engine runs without the cache instead
+of with a wrong one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from typing import Any, Dict, List, Sequence, Tuple
+
+from ..memory import Slice, tensor_slices
+from ..names import Namespace
+from ..parts import Rule
+from .messages import PartInfo
+from .worker import Group
+
+
+class LayoutError(Exception):
+    """Why this engine's KV cache cannot be stored."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """Where a worker is among the workers."""
+
+    tensor: int = 0
+    tensors: int = 1
+    pipeline: int = 0
+    pipelines: int = 1
+    context: int = 0
+    contexts: int = 1
+
+
+def _kinds(spec: Any) -> List[str]:
+    return [kind.__name__ for kind in type(spec).__mro__]
+
+
+def rule_of(spec: Any) -> Tuple[Rule, int]:
+    """Which blocks of a prefix a group of this specification needs, and its window in tokens."""
+    kinds = _kinds(spec)
+    name = kinds[0]
+    if getattr(spec, "compress_ratio", 1) != 1:
+        raise LayoutError(f"{name}: compressed tokens are not known")
+    if getattr(getattr(spec, "kv_quant_mode", None), "is_per_token_head", False):
+        raise LayoutError(f"{name}: scales that lie outside of the blocks are not known")
+    if "SlidingWindowSpec" in kinds:
+        return Rule.WINDOW, int(spec.sliding_window)
+    if name in ("FullAttentionSpec", "MLAAttentionSpec"):
+        return Rule.FULL, 0
+    raise LayoutError(f"{name} is not known")
+
+
+def _layers_of(spec: Any, names: Sequence[str]) -> Dict[str, Any]:
+    """The specification of each layer of a group."""
+    if "UniformTypeKVCacheSpecs" in _kinds(spec):
+        return {name: spec.kv_cache_specs[name] for name in names}
+    return {name: spec for name in names}
+
+
+def block_axis(shape: Sequence[int], blocks: int) -> int:
+    """The axis of a layer's tensor that counts blocks, or pieces of blocks."""
+    fits = [i for i, n in enumerate(shape[:2]) if n >= blocks and n % blocks == 0]
+    if fits and fits[0] == 1 and shape[0] > 2:
+        fits = []
+    if not fits or (len(fits) == 2 and shape[0] == shape[1]):
+        raise LayoutError(f"no axis of a tensor {list(shape)} counts {blocks} blocks")
+    return fits[0]
+
+
+def _cut(tensor: Any, axis: int, blocks: int) -> List[Slice]:
+    """The kernel's blocks may be fractions of the scheduler's, side by side."""
+    if tensor.shape[axis] != blocks:
+        tensor = tensor.unflatten(axis, (blocks, tensor.shape[axis] // blocks))
+    return tensor_slices(tensor, axis)
+
+
+def layer_slices(name: str, tensor: Any, blocks: int, spec: Any) -> List[Slice]:
+    """The slices of one layer, which must make a whole page of its specification."""
+    if not hasattr(tensor, "data_ptr"):
+        raise LayoutError(f"layer {name}: not one tensor")
+    slices = _cut(tensor, block_axis(tensor.shape, blocks), blocks)
+    found, page = sum(s.bytes for s in slices), int(spec.page_size_bytes)
+    if getattr(spec, "page_size_padded", None) is not None:
+        page = int(spec.real_page_size_bytes)
+    if found != page:
+        raise LayoutError(f"layer {name}: {found} bytes a block, its page has {page}")
+    return slices
+
+
+def cross_layer_slices(tensor: Any, blocks: int) -> List[Slice]:
+    """The slices of one tensor that holds all layers."""
+    fits = [i for i, n in enumerate(tensor.shape) if n >= blocks and n % blocks == 0]
+    if len(fits) != 1:
+        raise LayoutError(f"no single axis of a tensor {list(tensor.shape)} counts {blocks} blocks")
+    return _cut(tensor, fits[0], blocks)
+
+
+def tokens_of(config: Any, spec: Any) -> int:
+    """Tokens of a block as the scheduler counts them: context parallel ranks share a block."""
+    parallel = config.parallel_config
+    return int(
+        spec.block_size
+        * getattr(parallel, "decode_context_parallel_size", 1)
+        * getattr(parallel, "prefill_context_parallel_size", 1)
+    )
+
+
+def block_tokens(config: Any, cache: Any) -> int:
+    """The tokens of a block, which all groups have to agree on."""
+    sizes = {tokens_of(config, g.kv_cache_spec) for g in cache.kv_cache_groups}
+    if len(sizes) != 1:
+        raise LayoutError(f"groups with blocks of {sorted(sizes)} tokens are not known")
+    return sizes.pop()
+
+
+def _shard(config: Any, spec: Any, rank: Rank) -> Tuple[int, int]:
+    """Identical shards have one name: all of MLA, and KV heads that several ranks have."""
+    if any("MLA" in kind for kind in _kinds(spec)):
+        return 0, 1
+    heads = getattr(config.model_config, "get_total_num_kv_heads", None)
+    total = int(heads()) if heads is not None else rank.tensors
+    if 0 < total < rank.tensors and rank.tensors % total == 0:
+        return rank.tensor // (rank.tensors // total), total
+    return rank.tensor, rank.tensors
+
+
+def _numbers(names: Sequence[str]) -> List[int]:
+    found = [re.search(r"\.(\d+)\.", f".{name}.") for name in names]
+    return [int(m.group(1)) for m in found if m]
+
+
+def namespace(
+    config: Any, model: str, hashes: str, layers: Dict[str, Any], rank: Rank
+) -> Namespace:
+    """What makes the blocks of these layers interchangeable between engines."""
+    spec = next(iter(layers.values()))
+    m, cache = config.model_config, config.cache_config
+    drafter = getattr(config, "speculative_config", None)
+    shard, shards = _shard(config, spec, rank)
+    numbers = _numbers(list(layers)) or [0]
+    names = hashlib.sha256("\n".join(sorted(layers)).encode()).hexdigest()[:16]
+    text = getattr(m, "hf_text_config", None)
+    rope = [getattr(text, f, None) for f in ("rope_theta", "rope_scaling", "rope_parameters")]
+    return Namespace(
+        model=model,
+        weights=f"{getattr(m, 'revision', None)} layers {names} "
+        f"drafter {getattr(drafter, 'model', None)}",
+        dtype=str(m.dtype),
+        kv_dtype=str(cache.cache_dtype),
+        quantization=str(getattr(m, "quantization", None)),
+        rope=str(rope),
+        hash=hashes,
+        block_tokens=tokens_of(config, spec),
+        first_layer=min(numbers),
+        last_layer=max(numbers),
+        tensor_rank=shard,
+        tensor_size=shards,
+        pipeline_rank=rank.pipeline,
+        pipeline_size=rank.pipelines,
+        context_rank=rank.context,
+        context_size=rank.contexts,
+    )
+
+
+def groups_of(
+    config: Any, cache: Any, tensors: Dict[str, Any], rank: Rank, model: str, hashes: str,
+    cross_layer: Any = None,
+) -> List[Group]:
+    """The groups of this rank. tensors: a layer's by its name; cross_layer: one for all instead."""
+    tokens = block_tokens(config, cache)
+    family = hashlib.sha256(f"{model}|{hashes}|{tokens}".encode()).digest()[:16]
+    groups = []
+    for group in cache.kv_cache_groups:
+        layers = _layers_of(group.kv_cache_spec, group.layer_names)
+        rules = {rule_of(spec) for spec in layers.values()}
+        if len(rules) != 1:
+            raise LayoutError("a group of layers with different windows")
+        rule, window = rules.pop()
+        if cross_layer is not None:
+            slices = cross_layer_slices(cross_layer, cache.num_blocks)
+        else:
+            slices = _group_slices(layers, tensors, cache.num_blocks)
+        info = PartInfo(
+            namespace(config, model, hashes, layers, rank).digest(),
+            tuple((s.bytes, s.dtype) for s in slices), tokens, int(rule), window, model[-63:],
+            family,
+        )
+        groups.append(Group(info, tuple(slices), int(cache.num_blocks)))
+    return groups
+
+
+def _group_slices(layers: Dict[str, Any], tensors: Dict[str, Any], blocks: int) -> List[Slice]:
+    slices: List[Slice] = []
+    seen = set()
+    for name, spec in layers.items():
+        if name not in tensors:
+            raise LayoutError(f"layer {name}: no tensor")
+        if not hasattr(tensors[name], "data_ptr"):
+            raise LayoutError(f"layer {name}: not one tensor")
+        # Layers that share a cache are stored once.
+        if tensors[name].data_ptr() not in seen:
+            seen.add(tensors[name].data_ptr())
+            slices += layer_slices(name, tensors[name], blocks, spec)
+    return slices

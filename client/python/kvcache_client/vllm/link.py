@@ -1,0 +1,78 @@
+"""A daemon that comes and goes: a client while there is one, and attempts to reach it in a thread of
+their own, so that nobody in the engine waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Callable, Optional
+
+from ..client import Client
+from ..errors import KvcacheError
+
+log = logging.getLogger("kvcache_client.vllm")
+
+
+class Link:
+    """make: connects. setup: registers the parts, with every new client. retry_s: between attempts.
+
+    get() is called by one thread.
+    """
+
+    def __init__(
+        self, make: Callable[[], Client], setup: Callable[[Client], None], retry_s: float
+    ) -> None:
+        self._make, self._setup, self._retry_s = make, setup, retry_s
+        self._client: Optional[Client] = None
+        self._up = False
+        self._closed = False
+        self._set_up = False
+        self._next = 0.0
+        self._thread: Optional[threading.Thread] = None
+        self.losses = 0
+
+    def open(self) -> bool:
+        """The first attempt, which waits at most the connect time-out."""
+        self._attempt()
+        return self._up
+
+    def get(self) -> Optional[Client]:
+        """The client, or None while there is no daemon."""
+        if self._up:
+            return self._client
+        running = self._thread is not None and self._thread.is_alive()
+        if not running and not self._closed and time.monotonic() >= self._next:
+            self._thread = threading.Thread(target=self._attempt, name="kvcached", daemon=True)
+            self._thread.start()
+        return None
+
+    def lost(self, error: Exception) -> None:
+        """A call failed in a way that ends the session."""
+        if self._up:
+            self._up = False
+            self.losses += 1
+            self._next = 0.0
+            log.warning("kvcached: %s; going on without the cache", error)
+
+    def close(self) -> None:
+        self._closed, self._up = True, False
+        if self._thread is not None:
+            self._thread.join()
+        if self._client is not None:
+            self._client.close()
+
+    def _attempt(self) -> None:
+        try:
+            if self._client is None:
+                self._client = self._make()
+            else:
+                self._client.reconnect()
+            if not self._set_up:
+                self._setup(self._client)
+                self._set_up = True
+            self._up = True
+            log.info("kvcached: connected, device %s", self._client.device)
+        except (KvcacheError, OSError) as error:
+            self._next = time.monotonic() + self._retry_s
+            log.warning("kvcached: %s; trying again in %g s", error, self._retry_s)

@@ -1,0 +1,71 @@
+"""What goes between the scheduler's side and the workers'. Plain data, pickled by vLLM."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Optional, Tuple
+
+#: Block ids of one group; None: the group has no such block (vLLM's null block).
+Ids = List[Optional[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartInfo:
+    """One KV cache group of one rank: as much as a scheduler needs to register it."""
+
+    digest: bytes
+    slices: Tuple[Tuple[int, int], ...]  #: bytes of a block's piece, number of its dtype
+    block_tokens: int
+    rule: int
+    window: int
+    name: str
+    family: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class RankInfo:
+    """parts: by group; none when the rank cannot take part, and why."""
+
+    parts: Tuple[PartInfo, ...]
+    host: str
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadOrder:
+    """Blocks first .. first + count - 1 of the lease behind the token, into these blocks."""
+
+    request: str
+    token: bytes
+    first: int
+    count: int
+    ids: Tuple[Ids, ...]  #: of each group
+    asynchronous: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SaveOrder:
+    """Blocks that are complete when this step's forward pass has run."""
+
+    request: str
+    keys: bytes
+    ids: Tuple[Ids, ...]
+
+
+@dataclasses.dataclass
+class StepOrders:
+    loads: List[LoadOrder] = dataclasses.field(default_factory=list)
+    saves: List[SaveOrder] = dataclasses.field(default_factory=list)
+    fresh: List[int] = dataclasses.field(default_factory=list)  #: blocks given out in this step
+
+
+@dataclasses.dataclass
+class StepReport:
+    """adopted: of each request, how many ranks have a lease of their own (or need none)."""
+
+    adopted: Dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def add(self, other: "StepReport") -> "StepReport":
+        for request, n in other.adopted.items():
+            self.adopted[request] = self.adopted.get(request, 0) + n
+        return self

@@ -1,0 +1,42 @@
+"""Options of the connector: kv_connector_extra_config."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping, Optional
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    socket: Optional[str] = None  #: of the daemon [$KVCACHE_SOCKET, else the default path]
+    model: Optional[str] = None  #: names the weights, where the path would not [the model's name]
+    connect_ms: int = 1000  #: the longest that a daemon that is away delays the start
+    lookup_ms: int = 1  #: bound of a lookup inside a scheduling step
+    save_ms: int = 0  #: bound on the daemon's answer to a save [the library's, 2 ms]
+    lease_ms: int = 30000  #: how long a prefix is kept for a request that was told of it
+    retry_s: float = 5.0  #: between attempts to reach a daemon that is away
+    min_tokens: int = 0  #: a shorter gain is computed instead of loaded
+    save: bool = True  #: false: only load
+    save_decoded: bool = True  #: also blocks with generated tokens (multi-turn)
+    verify: bool = True  #: compare checksums of what is loaded
+    own_hashes: Optional[bool] = None  #: hash token ids here [where vLLM's hashes are random]
+    log_s: float = 60.0  #: between lines of statistics; 0: none
+
+
+def options_of(extra: Mapping[str, Any]) -> Options:
+    """ValueError names an option that does not exist, or has the wrong type."""
+    fields = {f.name: f for f in dataclasses.fields(Options)}
+    for name, value in extra.items():
+        if name not in fields:
+            raise ValueError(f"kv_connector_extra_config: no option {name}; there are "
+                             + ", ".join(sorted(fields)))
+        kind = str(fields[name].type)
+        wanted = (
+            bool if "bool" in kind else str if "str" in kind
+            else (int, float) if "float" in kind else int
+        )
+        if value is None and "Optional" in kind:
+            continue
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            raise ValueError(f"kv_connector_extra_config: {name}: {value!r} is not of type {kind}")
+    return Options(**extra)

@@ -1,0 +1,380 @@
+"""The scheduler's side: which prefix of a request is cached, what is loaded in its place, and which
+blocks are saved. It imports nothing of vLLM: requests and scheduler outputs are what has their
+fields.
+
+A request is looked up again and again until it is admitted; its lease goes by the request's name,
+so that asking again extends it, and ends when the engine takes no external tokens after all. The
+last token is never counted, since its logits are needed. Blocks are named by request.block_hashes,
+or by an own chain where those mean nothing to other engines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+
+from .. import library
+from ..client import Client, Role
+from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
+from ..leases import Lease
+from ..memory import Slice
+from ..names import KEY_BYTES
+from ..parts import Part, Rule
+from . import chain
+from .link import Link
+from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
+from .options import Options
+
+log = logging.getLogger("kvcache_client.vllm")
+
+NULL_BLOCK = 0  # vLLM's id of "no block"
+
+#: (request, first token, end, where in the multimodal inputs) -> (extra keys, where next)
+ExtraKeys = Callable[[Any, int, int, int], Tuple[Any, int]]
+
+
+@dataclasses.dataclass
+class _Request:
+    request: Any
+    name: int  # of its lease
+    keys: bytearray = dataclasses.field(default_factory=bytearray)
+    parent: bytes = chain.ROOT  # of the next block's hash, in an own chain
+    inputs: int = 0  # multimodal inputs passed
+    blocks: List[List[int]] = dataclasses.field(default_factory=list)  # of each group
+    saved: int = 0  # blocks that were ordered to be saved
+    computed: int = 0  # tokens, at the last lookup
+    lease: Optional[Lease] = None
+
+
+def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:
+    """For requests of bare tokens: the adapter and the salt."""
+    adapter = getattr(getattr(request, "lora_request", None), "lora_name", None)
+    salt = getattr(request, "cache_salt", None) if first == 0 else None
+    if getattr(request, "mm_features", None):
+        raise TypeError("multimodal inputs")
+    return (None if adapter is None and salt is None else (adapter, salt)), inputs
+
+
+class SchedulerSide:
+    """One a scheduler. own_hashes: request.block_hashes are of no use; extra_keys: what belongs
+    into an own chain."""
+
+    def __init__(
+        self,
+        options: Options,
+        block_tokens: int,
+        *,
+        own_hashes: bool = False,
+        extra_keys: ExtraKeys = no_extra_keys,
+        connect: Optional[Callable[[], Client]] = None,
+    ) -> None:
+        self.options, self.block_tokens = options, block_tokens
+        self.own_hashes, self.extra_keys = own_hashes, extra_keys
+        self.counts: Dict[str, int] = dict.fromkeys(
+            ("lookups", "hit_requests", "hit_tokens", "late_lookups", "failed_lookups", "declined",
+             "ordered_loads", "ordered_saves", "failed_blocks", "daemon_losses"), 0
+        )
+        self._infos: Tuple[PartInfo, ...] = ()  # of the first rank, by group
+        self._all: List[PartInfo] = []
+        self._parts: List[Part] = []
+        self._ranks = 0
+        self._requests: Dict[str, _Request] = {}
+        self._names = itertools.count(1)
+        self._orders = StepOrders()
+        self._handed: Dict[str, Tuple[Lease, int]] = {}  # to so many ranks that have it now
+        self._link = Link(connect or self._connect, self._register, options.retry_s)
+
+    # Starting.
+
+    def set_ranks(self, ranks: Sequence[Optional[RankInfo]]) -> bool:
+        """What all workers have said about themselves. False, with a line in the log, when the
+        engine has to go on without the cache."""
+        why = next((r.why for r in ranks if r is not None and r.why), "")
+        if not ranks or any(r is None for r in ranks):
+            why = why or "some workers said nothing"
+        elif len({r.host for r in ranks if r is not None}) > 1:
+            why = why or "its workers are on several hosts, which one daemon cannot serve"
+        if why:
+            log.error("kvcached: not used: %s", why)
+            return False
+        known = [r for r in ranks if r is not None]
+        self._infos, self._ranks = known[0].parts, len(known)
+        # Identical shards are one part.
+        self._all = list(dict.fromkeys(p for r in known for p in r.parts))
+        self._link.open()
+        return True
+
+    def _connect(self) -> Client:
+        return Client(
+            self.options.socket, name="vllm scheduler", role=Role.SCHEDULER,
+            connect_ms=self.options.connect_ms, lookup_ms=self.options.lookup_ms,
+        )
+
+    def _register(self, client: Client) -> None:
+        self._parts = [
+            client.register(
+                info.digest, [Slice(0, size, size, dtype) for size, dtype in info.slices], blocks=0,
+                block_tokens=info.block_tokens, rule=Rule(info.rule), window=info.window,
+                name=info.name, family=info.family,
+            )
+            for info in self._all
+        ]
+
+    def close(self) -> None:
+        self._link.close()
+
+    # Names of blocks.
+
+    def _usable(self, request: Any) -> bool:
+        parameters = getattr(request, "kv_transfer_params", None) or {}
+        return bool(
+            self._ranks
+            and parameters.get("kvcached", True)
+            and getattr(request, "prompt_embeds", None) is None
+            and not getattr(request, "resumable", False)
+        )
+
+    def _state(self, request: Any) -> _Request:
+        state = self._requests.get(request.request_id)
+        if state is None:
+            state = _Request(request, next(self._names))
+            self._requests[request.request_id] = state
+        state.request = request
+        return state
+
+    def _known(self, state: _Request, n: int) -> int:
+        """Names as many of the first n blocks as can be; how many have a name."""
+        have = len(state.keys) // KEY_BYTES
+        if have < n:
+            for block_hash in self._hashes(state, have, n):
+                state.keys += library.fold_key(bytes(block_hash))
+        return min(n, len(state.keys) // KEY_BYTES)
+
+    def _hashes(self, state: _Request, first: int, n: int) -> Iterable[bytes]:
+        if not self.own_hashes:
+            return state.request.block_hashes[first:n]
+        found = []
+        tokens, size = state.request.all_token_ids, self.block_tokens
+        for i in range(first, min(n, len(tokens) // size)):
+            at, end = i * size, (i + 1) * size
+            try:
+                extra, state.inputs = self.extra_keys(state.request, at, end, state.inputs)
+                state.parent = chain.link(state.parent, tokens[at:end], extra)
+            except TypeError:
+                break  # nothing from here on can be named
+            found.append(state.parent)
+        return found
+
+    # Looking up.
+
+    def matched(self, request: Any, computed: int) -> Tuple[int, bool]:
+        """get_num_new_matched_tokens: tokens behind `computed` that can be loaded, and whether that
+        goes on beside other steps. Bounded by lookup_ms; never "ask again"."""
+        if not self._usable(request) or getattr(request, "skip_reading_prefix_cache", False):
+            return 0, False
+        state = self._state(request)
+        state.computed = computed
+        n = self._known(state, (request.num_tokens - 1) // self.block_tokens)
+        if computed % self.block_tokens or n * self.block_tokens <= computed:
+            self._drop(state)
+            return 0, False
+        lease = self._look_up(state, n)
+        gain = 0 if lease is None else lease.blocks * self.block_tokens - computed
+        if lease is None or gain <= 0 or gain < self.options.min_tokens:
+            self.counts["declined"] += gain > 0
+            state.lease = lease
+            self._drop(state)
+            return 0, False
+        state.lease = lease
+        return gain, lease.gpu < lease.blocks
+
+    def _look_up(self, state: _Request, n: int) -> Optional[Lease]:
+        client = self._link.get()
+        if client is None:
+            return None
+        self.counts["lookups"] += 1
+        keys = bytes(state.keys[: n * KEY_BYTES])
+        try:
+            try:
+                lease = client.lookup(
+                    self._parts, keys, request=state.name, ms=self.options.lease_ms
+                )
+            except StaleError:
+                self._renew()
+                lease = client.lookup(
+                    self._parts, keys, request=state.name, ms=self.options.lease_ms
+                )
+        except DeadlineError:
+            self.counts["late_lookups"] += 1
+        except KvcacheError as error:
+            self._failed(error)
+        else:
+            return lease or None
+        return None
+
+    def _renew(self) -> None:
+        for part in self._parts:
+            part.renew()
+
+    def _failed(self, error: KvcacheError) -> None:
+        self.counts["failed_lookups"] += 1
+        if isinstance(error, SessionError):
+            self.counts["daemon_losses"] += 1
+            self._link.lost(error)
+
+    def _drop(self, state: _Request) -> None:
+        lease, state.lease = state.lease, None
+        self._release(lease)
+
+    def _release(self, lease: Optional[Lease]) -> None:
+        if lease is None or self._link.get() is None:
+            return
+        try:
+            lease.release()
+        except DeadlineError:
+            pass
+        except KvcacheError as error:
+            self._failed(error)
+
+    # Being given blocks.
+
+    def allocated(self, request: Any, blocks: Sequence[Sequence[int]], external: int) -> None:
+        """update_state_after_alloc: blocks of each group, of the whole request."""
+        state = self._requests.get(request.request_id)
+        if state is None:
+            return
+        state.blocks = [list(ids) for ids in blocks]
+        if external == 0 or state.lease is None:
+            self._drop(state)
+            return
+        lease, state.lease = state.lease, None
+        first, count = state.computed // self.block_tokens, external // self.block_tokens
+        self._orders.loads.append(
+            LoadOrder(
+                request.request_id, lease.token, first, count,
+                tuple(
+                    self._ids(g, state.blocks[g], first, first + count, first + count)
+                    for g in range(len(self._infos))
+                ),
+                lease.gpu < lease.blocks,
+            )
+        )
+        self._handed[request.request_id] = (lease, self._ranks)
+        self.counts["ordered_loads"] += 1
+        self.counts["hit_requests"] += 1
+        self.counts["hit_tokens"] += external
+
+    def _ids(
+        self, group: int, blocks: Sequence[int], first: int, end: int, at: int
+    ) -> List[Optional[int]]:
+        """Blocks first .. end - 1 of a group, when the request is at block `at`: those that have
+        slid out of its window have no content."""
+        info = self._infos[group]
+        low = 0
+        if info.rule == Rule.WINDOW:
+            low = at - -(-(info.window - 1) // info.block_tokens)
+        return [
+            blocks[i] if i < len(blocks) and i >= low and blocks[i] != NULL_BLOCK else None
+            for i in range(first, end)
+        ]
+
+    # Steps.
+
+    def build(self, output: Any) -> StepOrders:
+        """build_connector_meta: the orders of this step."""
+        orders, self._orders = self._orders, StepOrders()
+        before: Dict[str, int] = {}
+        for new in output.scheduled_new_reqs:
+            before[new.req_id] = new.num_computed_tokens
+            state = self._requests.get(new.req_id)
+            if state is not None:
+                state.blocks = [list(ids) for ids in new.block_ids]
+                orders.fresh.extend(i for ids in new.block_ids for i in ids)
+        self._take_cached(output.scheduled_cached_reqs, before, orders)
+        if self.options.save:
+            for request, scheduled in output.num_scheduled_tokens.items():
+                drafts = len(output.scheduled_spec_decode_tokens.get(request, ()))
+                self._order_save(request, before.get(request, 0), scheduled - drafts, orders)
+        return orders
+
+    def _take_cached(self, cached: Any, before: Dict[str, int], orders: StepOrders) -> None:
+        for i, request in enumerate(cached.req_ids):
+            before[request] = cached.num_computed_tokens[i]
+            state, new = self._requests.get(request), cached.new_block_ids[i]
+            if state is None or new is None:
+                continue
+            orders.fresh.extend(b for ids in new for b in ids)
+            if request in cached.resumed_req_ids or not state.blocks:
+                state.blocks = [list(ids) for ids in new]
+            else:
+                for have, more in zip(state.blocks, new):
+                    have.extend(more)
+
+    def _order_save(self, name: str, before: int, scheduled: int, orders: StepOrders) -> None:
+        """Blocks that this step completes. Drafts are not counted: they may be rejected."""
+        state = self._requests.get(name)
+        if state is None or not self._usable(state.request) or not state.blocks:
+            return
+        end = before + scheduled
+        if not self.options.save_decoded:
+            end = min(end, state.request.num_prompt_tokens)
+        end = min(end, state.request.num_tokens)
+        n = min(end // self.block_tokens, max(len(ids) for ids in state.blocks))
+        n = self._known(state, n)
+        if n <= state.saved:
+            return
+        at = before // self.block_tokens
+        orders.saves.append(
+            SaveOrder(
+                name, bytes(state.keys[state.saved * KEY_BYTES : n * KEY_BYTES]),
+                tuple(
+                    self._ids(g, state.blocks[g], state.saved, n, at)
+                    for g in range(len(self._infos))
+                ),
+            )
+        )
+        state.saved = n
+        self.counts["ordered_saves"] += 1
+
+    def reported(self, report: Optional[StepReport], invalid: Iterable[int]) -> None:
+        """update_connector_output: leases that the workers have adopted end here; blocks that did
+        not arrive are computed, and then saved."""
+        bad = set(invalid)
+        if bad:
+            self.counts["failed_blocks"] += len(bad)
+            for state in self._requests.values():
+                hit = [i for ids in state.blocks for i, b in enumerate(ids) if b in bad]
+                state.saved = min([state.saved, *hit])
+        for request, n in (report.adopted if report else {}).items():
+            if request in self._handed:
+                lease, left = self._handed.pop(request)
+                if left > n:
+                    self._handed[request] = (lease, left - n)
+                else:
+                    self._release(lease)
+
+    def finished(self, request: Any) -> None:
+        """request_finished, or aborted. A lease that was handed over ends by its time, or when its
+        last rank has reported."""
+        state = self._requests.pop(request.request_id, None)
+        if state is not None:
+            self._drop(state)
+
+    def reset(self) -> bool:
+        """reset_cache: everything saved before is a miss."""
+        client = self._link.get()
+        for state in self._requests.values():
+            self._drop(state)
+            state.saved = 0
+        if client is None:
+            return False
+        try:
+            for part in self._parts:
+                part.renew()
+                client.flush(part)
+        except KvcacheError as error:
+            self._failed(error)
+            return False
+        return True

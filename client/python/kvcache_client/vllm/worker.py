@@ -1,0 +1,272 @@
+"""The worker's side: one rank's KV cache, and the copies that the scheduler ordered. It imports
+neither vLLM nor torch.
+
+Order in a step: start() before the forward pass, finish() behind it (both only enqueue, and judge
+loads whose copies are over), poll() at the end. Loads that a step waits for go on the compute
+stream before the forward pass, others on the side stream. Saves go behind the forward pass on the
+compute stream, or, when the daemon has only a host tier, on the side stream; blocks that are still
+being read are not given to compute before that has ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+
+from ..client import Client, Role
+from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
+from ..leases import Lease
+from ..loads import Load
+from ..memory import Slice
+from ..names import KEY_BYTES
+from ..parts import Part, Rule
+from ..saves import KeyState, SaveEntry
+from ..structs import KEYS_MAX
+from .link import Link
+from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
+from .options import Options
+from .streams import NoStreams, Reading
+
+log = logging.getLogger("kvcache_client.vllm")
+
+JUDGE_MS = 30000  # copies that a forward pass was put behind; they are over long before
+ENTRIES_MAX = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A KV cache group as this rank has it."""
+
+    info: PartInfo
+    slices: Tuple[Slice, ...]
+    blocks: int
+
+
+@dataclasses.dataclass
+class _Loading:
+    order: LoadOrder
+    loads: List[Load]
+    wanted: Set[int]  # block ids
+
+
+class WorkerSide:
+    def __init__(
+        self,
+        options: Options,
+        groups: Sequence[Group],
+        *,
+        host: str,
+        streams: Optional[NoStreams] = None,
+        gpu: object = None,
+        run_ahead: int = 2,
+        connect: Optional[Callable[[], Client]] = None,
+    ) -> None:
+        self.options, self.groups, self.host, self._gpu = options, tuple(groups), host, gpu
+        self.counts: Dict[str, int] = dict.fromkeys(
+            ("loads", "loaded_blocks", "failed_loads", "failed_blocks", "saves", "saved_blocks",
+             "hit_blocks", "skipped_blocks", "dropped_saves", "waits_for_copies",
+             "daemon_losses"), 0
+        )
+        self._streams = streams or NoStreams()
+        self._reading = Reading(self._streams)
+        self._parts: List[Part] = []
+        self._host_only = False
+        self._now: List[_Loading] = []  # this step's forward pass waits for them
+        self._beside: List[_Loading] = []
+        self._done: Set[str] = set()
+        self._invalid: Set[int] = set()
+        self._report = StepReport()
+        # Steps whose saves are dropped: they may have been scheduled on blocks that did not arrive.
+        self._run_ahead, self._distrust = run_ahead, 0
+        self._link = Link(connect or self._connect, self._register, options.retry_s)
+        if self.groups:
+            self._link.open()
+
+    def info(self) -> RankInfo:
+        return RankInfo(tuple(g.info for g in self.groups), self.host)
+
+    def _connect(self) -> Client:
+        return Client(
+            self.options.socket, name="vllm worker",
+            role=Role.WORKER if self.options.save else Role.READER, gpu=self._gpu,
+            connect_ms=self.options.connect_ms, save_ms=self.options.save_ms,
+        )
+
+    def _register(self, client: Client) -> None:
+        self._parts = [
+            client.register(
+                g.info.digest, g.slices, blocks=g.blocks, block_tokens=g.info.block_tokens,
+                rule=Rule(g.info.rule), window=g.info.window, name=g.info.name,
+                family=g.info.family,
+            )
+            for g in self.groups
+        ]
+        self._host_only = client.statistics()["tiers.gpu.bytes"] == 0
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _failed(self, error: KvcacheError) -> None:
+        if isinstance(error, SessionError):
+            self.counts["daemon_losses"] += 1
+            self._link.lost(error)
+
+    # Loads.
+
+    def start(self, orders: StepOrders) -> None:
+        """Before the forward pass."""
+        self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
+        for order in orders.loads:
+            loading = self._start(order)
+            (self._beside if order.asynchronous else self._now).append(loading)
+
+    def _start(self, order: LoadOrder) -> _Loading:
+        loading = _Loading(order, [], {b for ids in order.ids for b in ids if b is not None})
+        stream = self._streams.compute()
+        if order.asynchronous:
+            # Whoever had these blocks before may still be read by compute.
+            self._streams.after_compute()
+            stream = self._streams.side()
+        client = self._link.get()
+        try:
+            if client is None:
+                raise DeadlineError("no daemon")
+            for part, ids in zip(self._parts, order.ids):
+                if any(b is not None for b in ids):
+                    loading.loads.append(self._load(client, part, order, ids, stream))
+            self.counts["loads"] += 1
+        except KvcacheError as error:
+            self._failed(error)
+            self._lose(loading, loading.wanted)
+        self._report.adopted[order.request] = 1
+        return loading
+
+    def _load(
+        self, client: Client, part: Part, order: LoadOrder, ids: Sequence[Optional[int]],
+        stream: object
+    ) -> Load:
+        try:
+            lease: Lease = client.adopt(order.token, part)
+        except StaleError:
+            part.renew()  # the lease is gone, the next one can be used
+            raise
+        try:
+            return client.load(
+                lease, part, ids, first=order.first, stream=stream, verify=self.options.verify
+            )
+        finally:
+            lease.release()  # a load that is open keeps its blocks
+
+    def _lose(self, loading: _Loading, blocks: Set[int]) -> None:
+        self._invalid |= blocks
+        self.counts["failed_loads"] += 1
+        self.counts["failed_blocks"] += len(blocks)
+        if not loading.order.asynchronous:
+            self._distrust = max(self._distrust, self._run_ahead + 1)
+
+    def _judge(self, loading: _Loading, ms: int) -> bool:
+        """Whether it is over, and if so what did not arrive."""
+        bad: Set[int] = set()
+        while loading.loads:
+            load = loading.loads[0]
+            try:
+                bad.update(load.wait(ms))
+            except DeadlineError:
+                return False
+            except KvcacheError as error:
+                self._failed(error)
+                bad.update(load.invalid_blocks())
+            loading.loads.pop(0)
+            self.counts["loaded_blocks"] += load.valid.count(1)
+        if bad:
+            self._lose(loading, bad)
+        return True
+
+    # Saves.
+
+    def finish(self, orders: StepOrders) -> None:
+        """Behind the forward pass."""
+        for loading in self._now:
+            if not self._judge(loading, JUDGE_MS):
+                self._lose(loading, loading.wanted)
+        self._now.clear()
+        if self._distrust:
+            self._distrust -= 1
+            self.counts["dropped_saves"] += len(orders.saves)
+            return
+        if orders.saves:
+            self._save(orders.saves)
+
+    def _save(self, orders: Sequence[SaveOrder]) -> None:
+        client = self._link.get()
+        if client is None:
+            self.counts["dropped_saves"] += len(orders)
+            return
+        if self._host_only:
+            self._streams.after_compute()
+        for entries in self._packets(orders):
+            try:
+                self._save_entries(client, entries)
+            except KvcacheError as error:
+                self.counts["dropped_saves"] += 1
+                self._failed(error)
+                if isinstance(error, StaleError):
+                    self._renew()
+                if isinstance(error, SessionError):
+                    return
+
+    def _packets(self, orders: Sequence[SaveOrder]) -> List[List[SaveEntry]]:
+        """At most KEYS_MAX keys and ENTRIES_MAX entries in one save, cut at prefixes."""
+        packets: List[List[SaveEntry]] = [[]]
+        room = KEYS_MAX
+        for order in orders:
+            n = len(order.keys) // KEY_BYTES
+            for at in range(0, n, KEYS_MAX // len(self.groups)):
+                end = min(n, at + KEYS_MAX // len(self.groups))
+                entries = [
+                    SaveEntry(part, order.keys[at * KEY_BYTES : end * KEY_BYTES], ids[at:end])
+                    for part, ids in zip(self._parts, order.ids)
+                    if any(b is not None for b in ids[at:end])
+                ]
+                keys = sum(len(e.keys) // KEY_BYTES for e in entries)
+                if keys > room or len(packets[-1]) + len(entries) > ENTRIES_MAX:
+                    packets.append([])
+                    room = KEYS_MAX
+                packets[-1] += entries
+                room -= keys
+        return [p for p in packets if p]
+
+    def _save_entries(self, client: Client, entries: List[SaveEntry]) -> None:
+        stream = self._streams.side() if self._host_only else self._streams.compute()
+        save = client.save_entries(entries, stream=stream)
+        if self._host_only and save.id:
+            self._reading.add(frozenset(b for e in entries for b in e.blocks if b is not None))
+        self.counts["saves"] += 1
+        self.counts["saved_blocks"] += save.count(KeyState.SAVED)
+        self.counts["hit_blocks"] += save.count(KeyState.HIT)
+        absent = sum(b is None for e in entries for b in e.blocks)
+        self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
+
+    def _renew(self) -> None:
+        try:
+            for part in self._parts:
+                part.renew()
+        except KvcacheError as error:
+            self._failed(error)
+
+    # The end of a step.
+
+    def poll(self) -> Tuple[Set[str], Set[int]]:
+        """Requests whose loads beside the steps are over, and blocks that did not arrive."""
+        for loading in list(self._beside):
+            if self._judge(loading, 0):
+                self._beside.remove(loading)
+                self._done.add(loading.order.request)
+        done, self._done = self._done, set()
+        invalid, self._invalid = self._invalid, set()
+        return done, invalid
+
+    def report(self) -> StepReport:
+        report, self._report = self._report, StepReport()
+        return report

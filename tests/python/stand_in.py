@@ -1,0 +1,387 @@
+"""Small stand-ins for as much of vLLM as the connector touches, and an engine that makes its calls in
+vLLM's order: one scheduler and the ranks of one model, in this process, on host memory.
+
+Rows of the KV cache follow from the tokens up to them, so that a forward pass can tell whether
+every row that it would attend to is right.
+"""
+
+import ctypes
+import dataclasses
+import enum
+import hashlib
+import itertools
+import sys
+import types
+
+TOKENS = 4  # of a block
+ROW = 24  # bytes of a token in a layer
+
+
+def _module(name, **content):
+    module = types.ModuleType(name)
+    vars(module).update(content)
+    sys.modules[name] = module
+    parent, _, last = name.rpartition(".")
+    if parent:
+        if parent not in sys.modules:
+            _module(parent)
+        setattr(sys.modules[parent], last, module)
+
+
+class KVConnectorRole(enum.Enum):
+    SCHEDULER = 0
+    WORKER = 1
+
+
+class KVConnectorBase_V1:
+    def __init__(self, vllm_config, role, kv_cache_config):
+        self._connector_metadata = None
+
+    def bind_connector_metadata(self, connector_metadata):
+        self._connector_metadata = connector_metadata
+
+    def clear_connector_metadata(self):
+        self._connector_metadata = None
+
+
+@dataclasses.dataclass
+class KVConnectorStats:
+    data: dict = dataclasses.field(default_factory=dict)
+
+
+def generate_block_hash_extra_keys(request, start_token_idx, end_token_idx, start_mm_idx):
+    extra = ([request.adapter] if request.adapter else []) + (
+        [request.cache_salt] if start_token_idx == 0 and request.cache_salt else [])
+    return tuple(extra) or None, start_mm_idx
+
+
+def install(fixed_seed=True):
+    """Puts them where `import vllm` finds them."""
+    base = "vllm.distributed.kv_transfer.kv_connector.v1"
+    _module(
+        base + ".base", KVConnectorBase_V1=KVConnectorBase_V1, KVConnectorRole=KVConnectorRole,
+        SupportsHMA=type("SupportsHMA", (), {}), KVConnectorMetadata=type("M", (), {}),
+        KVConnectorHandshakeMetadata=type("H", (), {}),
+        KVConnectorWorkerMetadata=type("W", (), {}),
+    )
+    _module(base + ".metrics", KVConnectorStats=KVConnectorStats)
+    _module("vllm.distributed.parallel_state")
+    content = {"DEFAULT_NONE_HASH_SEED": "fixed"} if fixed_seed else {}
+    _module(
+        "vllm.v1.core.kv_cache_utils",
+        generate_block_hash_extra_keys=generate_block_hash_extra_keys, **content,
+    )
+
+
+# Configuration.
+
+
+@dataclasses.dataclass
+class FullAttentionSpec:
+    block_size: int = TOKENS
+    page_size_bytes: int = TOKENS * ROW
+
+
+class MLAAttentionSpec(FullAttentionSpec):
+    pass
+
+
+@dataclasses.dataclass
+class SlidingWindowSpec(FullAttentionSpec):
+    sliding_window: int = 2 * TOKENS + 1
+
+
+class MambaSpec(FullAttentionSpec):
+    pass
+
+
+def config(extra, ranks=1, kv_heads=None, **transfer):
+    space = types.SimpleNamespace
+    return space(
+        kv_transfer_config=space(
+            kv_connector_extra_config=extra,
+            **{"kv_load_failure_policy": "recompute", **transfer}),
+        model_config=space(
+            model="stand-in", dtype="torch.float16", revision=None, quantization=None,
+            get_total_num_kv_heads=lambda: kv_heads or ranks),
+        cache_config=space(
+            cache_dtype="auto", prefix_caching_hash_algo="sha256_cbor",
+            enable_prefix_caching=True),
+        parallel_config=space(
+            tensor_parallel_size=ranks, pipeline_parallel_size=1, world_size=ranks),
+    )
+
+
+class Tensor:
+    """[blocks, TOKENS, ROW] bytes of host memory."""
+
+    def __init__(self, shape, memory=None, strides=None):
+        self.shape = tuple(shape)
+        self.dtype = "torch.uint8"
+        self.device = types.SimpleNamespace(type="cpu")
+        size = 1
+        natural = []
+        for n in reversed(shape):
+            natural.insert(0, size)
+            size *= n
+        self.strides = tuple(strides or natural)
+        self.memory = memory or (ctypes.c_uint8 * size)()
+
+    def stride(self):
+        return self.strides
+
+    def element_size(self):
+        return 1
+
+    def data_ptr(self):
+        return ctypes.addressof(self.memory)
+
+    def unflatten(self, axis, sizes):
+        shape, strides = list(self.shape), list(self.strides)
+        st = strides[axis]
+        shape[axis : axis + 1] = sizes
+        strides[axis : axis + 1] = [st * sizes[1], st]
+        return Tensor(shape, self.memory, strides)
+
+    def row(self, block, token):
+        at = (block * TOKENS + token) * ROW
+        return bytes(self.memory[at : at + ROW])
+
+    def set_row(self, block, token, content):
+        at = (block * TOKENS + token) * ROW
+        self.memory[at : at + ROW] = content
+
+
+# Requests and steps.
+
+
+class Request:
+    _numbers = itertools.count()
+
+    def __init__(self, tokens, *, own=False, adapter=None, salt=None, seed=b"fixed", **fields):
+        self.request_id = f"r{next(Request._numbers)}"
+        self.all_token_ids = list(tokens)
+        self.num_prompt_tokens = len(self.all_token_ids)
+        self.adapter, self.cache_salt, self._seed = adapter, salt, seed
+        self.kv_transfer_params = None
+        self.skip_reading_prefix_cache = False
+        self.mm_features = []
+        vars(self).update(fields)
+
+    @property
+    def num_tokens(self):
+        return len(self.all_token_ids)
+
+    @property
+    def block_hashes(self):
+        hashes, parent = [], hashlib.sha256(self._seed).digest()
+        for i in range(self.num_tokens // TOKENS):
+            block = self.all_token_ids[i * TOKENS : (i + 1) * TOKENS]
+            extra = (self.adapter, self.cache_salt if i == 0 else None)
+            parent = hashlib.sha256(parent + repr((block, extra)).encode()).digest()
+            hashes.append(parent)
+        return hashes
+
+
+def step(new=(), cached=(), scheduled=None, drafts=None, resumed=()):
+    """A SchedulerOutput. new: (request id, blocks of each group, computed); cached: the same."""
+    space = types.SimpleNamespace
+    return space(
+        scheduled_new_reqs=[
+            space(req_id=r, block_ids=tuple(map(list, b)), num_computed_tokens=n)
+            for r, b, n in new
+        ],
+        scheduled_cached_reqs=space(
+            req_ids=[r for r, _, _ in cached], resumed_req_ids=set(resumed),
+            new_block_ids=[b and tuple(map(list, b)) for _, b, _ in cached],
+            num_computed_tokens=[n for _, _, n in cached],
+        ),
+        num_scheduled_tokens=scheduled or {},
+        scheduled_spec_decode_tokens=drafts or {},
+        finished_req_ids=set(),
+    )
+
+
+class Wrong(AssertionError):
+    """A forward pass would attend to a row that is not what it must be."""
+
+
+class Engine:
+    """specs: of each group, which has `layers` layers. Blocks are used again only after all others
+    have been."""
+
+    def __init__(self, extra, specs=None, ranks=1, layers=2, blocks=400, pieces=1, **how):
+        from kvcache_client.vllm import KvcacheConnector
+
+        self.specs = specs or [FullAttentionSpec()]
+        space = types.SimpleNamespace
+        self.cache = space(num_blocks=blocks, kv_cache_groups=[
+            space(kv_cache_spec=spec, layer_names=[f"model.layers.{g * layers + i}.attn"
+                                                   for i in range(layers)])
+            for g, spec in enumerate(self.specs)
+        ])
+        self.config = config(extra, ranks, **how)
+        self.scheduler = KvcacheConnector(self.config, KVConnectorRole.SCHEDULER, self.cache)
+        self.workers, self.tensors = [], []
+        for rank in range(ranks):
+            group = space(rank_in_group=rank)
+            sys.modules["vllm.distributed.parallel_state"].get_tp_group = lambda g=group: g
+            tensors = {
+                name: Tensor((blocks * pieces, TOKENS // pieces, ROW))
+                for g in self.cache.kv_cache_groups for name in g.layer_names
+            }
+            worker = KvcacheConnector(self.config, KVConnectorRole.WORKER, self.cache)
+            worker.register_kv_caches(tensors)
+            self.workers.append(worker)
+            self.tensors.append(tensors)
+        said = {(0, r): w.get_handshake_metadata() for r, w in enumerate(self.workers)}
+        self.scheduler.set_xfer_handshake_metadata_pp_aware(said)
+        self.free = itertools.cycle(range(1, blocks))  # 0 is the null block
+        self.tables = {}
+        self.settle = lambda: None  # at the end of each request
+
+    def close(self):
+        for connector in [self.scheduler, *self.workers]:
+            connector.shutdown()
+
+    # The model.
+
+    def row(self, request, position, layer, rank):
+        prefix = repr((request.all_token_ids[: position + 1], request.adapter)).encode()
+        return hashlib.shake_128(prefix + f"{layer} {rank}".encode()).digest(ROW)
+
+    def _layers(self):
+        for g, group in enumerate(self.cache.kv_cache_groups):
+            for layer, name in enumerate(group.layer_names):
+                yield g, layer, name
+
+    def _rank(self, rank):
+        """MLA computes the same on every rank."""
+        return 0 if isinstance(self.specs[0], MLAAttentionSpec) else rank
+
+    def check(self, request, end):
+        """Every row that token `end` attends to is there and right, on every rank."""
+        for rank, tensors in enumerate(self.tensors):
+            for g, layer, name in self._layers():
+                spec = self.specs[g]
+                first = 0
+                if isinstance(spec, SlidingWindowSpec):
+                    first = max(0, end - spec.sliding_window + 1)
+                for p in range(first, end):
+                    block = self.tables[request.request_id][g][p // TOKENS]
+                    have = tensors[name].row(block, p % TOKENS)
+                    if have != self.row(request, p, layer + 10 * g, self._rank(rank)):
+                        raise Wrong(f"{request.request_id} position {p} rank {rank} {name}")
+
+    def forward(self, request, first, end):
+        for p in range(first, end):
+            for rank, tensors in enumerate(self.tensors):
+                for g, layer, name in self._layers():
+                    block = self.tables[request.request_id][g][p // TOKENS]
+                    content = self.row(request, p, layer + 10 * g, self._rank(rank))
+                    tensors[name].set_row(block, p % TOKENS, content)
+
+    # vLLM's calls.
+
+    def admit(self, request, local=0, give=None):
+        """From the waiting queue: what is found, blocks for all of it (of which `local` tokens are
+        there from the engine's own cache). give: what the engine takes of what was found."""
+        found, beside = self.scheduler.get_num_new_matched_tokens(request, local)
+        assert found is not None and (found > 0 or not beside)
+        external = found if give is None else give
+        n = -(-request.num_tokens // TOKENS)
+        old = self.tables.get(request.request_id)
+        self.tables[request.request_id] = [
+            (old[g][: local // TOKENS] if old and local else [])
+            + [next(self.free) for _ in range(n - (local // TOKENS if old else 0))]
+            for g in range(len(self.specs))
+        ]
+        self._allocated(request, external)
+        return found, beside
+
+    def _allocated(self, request, external):
+        table = tuple(map(list, self.tables[request.request_id]))
+        blocks = types.SimpleNamespace(get_block_ids=lambda: table)
+        self.scheduler.update_state_after_alloc(request, blocks, external)
+
+    def run(self, output, forward=()):
+        """A step on all workers. forward: (request, first, end) to compute. The blocks that did not
+        arrive, and requests whose loads are over."""
+        meta = self.scheduler.build_connector_meta(output)
+        invalid, done, said = set(), None, None
+        for rank, worker in enumerate(self.workers):
+            worker.bind_connector_metadata(meta)
+            worker.start_load_kv(None)
+            if rank == len(self.workers) - 1:
+                self.bad = {b for w in self.workers for b in w._worker._invalid}
+                for request, first, end in forward:
+                    table = self.tables[request.request_id]
+                    if not any(b in self.bad for ids in table for b in ids):
+                        self.check(request, first)
+                    self.forward(request, first, end)
+        for worker in self.workers:
+            if forward:
+                worker.wait_for_save()
+            _, over = worker.get_finished(set())
+            done = (over or set()) if done is None else done & (over or set())
+            invalid |= worker.get_block_ids_with_load_errors()
+            one = worker.build_connector_worker_meta()
+            said = one if said is None else said.aggregate(one) if one else said
+            worker.clear_connector_metadata()
+        self.scheduler.update_connector_output(
+            types.SimpleNamespace(invalid_block_ids=invalid, kv_connector_worker_meta=said))
+        return invalid, done
+
+    def serve(self, request, chunk=1000, decode=0, local=0, finish=True):
+        """A request from its arrival to its end; how many tokens were loaded."""
+        found, beside = self.admit(request, local)
+        computed = local + found
+        if beside:
+            invalid, done = self.run(step())
+            while request.request_id not in done:
+                more, done = self.run(step())
+                invalid |= more
+            computed = self._valid(request, computed, invalid)
+            self._allocated(request, 0)
+        first = True
+        end_of_prompt = request.num_tokens
+        while computed < end_of_prompt + decode:
+            end = min(computed + chunk, request.num_tokens)
+            name, table = request.request_id, self.tables[request.request_id]
+            output = (step(new=[(name, table, computed)], scheduled={name: end - computed}) if first
+                      else step(cached=[(name, None, computed)], scheduled={name: end - computed}))
+            invalid, _ = self.run(output, [(request, computed, end)])
+            first = False
+            if invalid:
+                # The outputs are thrown away; it goes on behind the last good block.
+                computed = self._valid(request, computed, invalid)
+                continue
+            computed = end
+            if computed == request.num_tokens and computed < end_of_prompt + decode:
+                request.all_token_ids.append(1000 + computed)
+                if computed % TOKENS == 0:
+                    more = [[next(self.free)] for _ in self.specs]
+                    for ids, new in zip(self.tables[name], more):
+                        ids.extend(new)
+                    out = step(cached=[(name, more, computed)], scheduled={})
+                    self.run(out)
+        self.check(request, computed)
+        if finish:
+            self.finish(request)
+            self.settle()
+        return found
+
+    def _valid(self, request, computed, invalid):
+        for ids in self.tables[request.request_id]:
+            for i, block in enumerate(ids):
+                if block in invalid:
+                    computed = min(computed, i * TOKENS)
+        return computed
+
+    def finish(self, request):
+        table = tuple(map(list, self.tables.get(request.request_id, [[]] * len(self.specs))))
+        assert self.scheduler.request_finished_all_groups(request, table) == (False, None)
+
+    def counts(self, side="worker"):
+        one = self.scheduler._scheduler if side == "scheduler" else self.workers[0]._worker
+        return one.counts
