@@ -91,13 +91,16 @@ static bool next_namespace(const struct session *asks, uint64_t after, struct ro
         const char *tenant;
         uint32_t parts = 0;
 
-        if (!ns->used)
+        if (ns->used == ROW_NEVER)
             return false;
+        if (ns->used != ROW_USED)
+            continue;
         tenant = table_tenant(table, ns->tenant)->name;
         if (!list_may_see(asks, tenant))
             continue;
-        for (uint32_t p = 1; p < TABLE_PARTS && table_part(table, p)->used; p++)
-            parts += table_part(table, p)->namespace_ == i;
+        for (uint32_t p = 1; p < TABLE_PARTS && table_part(table, p)->used != ROW_NEVER; p++)
+            parts +=
+                table_part(table, p)->used == ROW_USED && table_part(table, p)->namespace_ == i;
         row->id = i + 1;
         for (uint32_t b = 0; b < KVC_NAMESPACE_BYTES; b++)
             snprintf(t[0] + (size_t)2 * b, 3, "%02x", ns->digest[b]);

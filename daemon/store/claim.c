@@ -29,15 +29,10 @@ static struct slots_extent look_at(const struct claim *claim, uint32_t i)
     return e;
 }
 
-static bool is_lost(const struct claim *claim)
-{
-    return claim->cls == NULL;
-}
-
 /* Whether an extent of it is another tenant's than the claimant. */
 static bool is_foreign(const struct claim *claim, const struct slots_extent *e)
 {
-    return e->state == EXTENT_OWNED && (is_lost(claim) || e->tenant != claim->cls->tenant);
+    return e->state == EXTENT_OWNED && (!claim->cls || e->tenant != claim->cls->tenant);
 }
 
 void claim_want(struct tier_class *cls, enum tier_kind tier)
@@ -98,7 +93,7 @@ static struct claim *begin(struct store *store, struct tier_class *cls, enum tie
     for (uint32_t i = 0; i < n; i++) {
         const struct slots_extent e = look_at(claim, i);
 
-        slots_close(store->slots[tier], first + i, is_lost(claim) || is_foreign(claim, &e));
+        slots_close(store->slots[tier], first + i, !cls || is_foreign(claim, &e));
     }
     count_used(claim, &claim->used, &loose);
     if (cls)
@@ -120,6 +115,7 @@ void store_lose_extent(struct store *store, enum tier_kind tier, uint32_t extent
 /* false: something else has to end first. */
 static bool begin_to_lose(struct store *store, enum tier_kind tier, uint32_t extent, uint64_t now)
 {
+    struct claim *claim;
     struct slots_extent e;
 
     slots_look(store->slots[tier], extent, &e);
@@ -130,7 +126,24 @@ static bool begin_to_lose(struct store *store, enum tier_kind tier, uint32_t ext
         store->stats.lost_extents++;
         return true;
     }
-    return !e.closed && begin(store, NULL, tier, extent, 1, now);
+    if (e.closed)
+        return false;
+    claim = begin(store, NULL, tier, extent, 1, now);
+    if (claim)
+        claim->lost = true;
+    return claim != NULL;
+}
+
+void claim_release(struct store *store, uint32_t tenant, enum tier_kind tier)
+{
+    for (uint32_t i = 0; i < slots_extents(store->slots[tier]); i++) {
+        struct slots_extent e;
+
+        slots_look(store->slots[tier], i, &e);
+        if (store->config.renew_ops && e.state == EXTENT_OWNED && e.tenant == tenant &&
+            e.used == 0 && !e.closed && !e.promised)
+            (void)begin(store, NULL, tier, i, 1, clock_now_us());
+    }
 }
 
 static void lose_failing(struct store *store, uint64_t now)
@@ -280,7 +293,7 @@ static void go_on_emptying(struct claim *claim, uint64_t now)
         claim->since = now;
     }
     claim->look = now + (all ? CLAIM_LOOK_US : CLOCK_MS_US);
-    if (!is_lost(claim) && now - claim->since >= CLAIM_STUCK_US)
+    if (!claim->lost && now - claim->since >= CLAIM_STUCK_US)
         give_up(claim, now);
 }
 
@@ -337,7 +350,7 @@ static void renewed(void *arg, kvc_status status)
         return;
     }
     slots_free_extent(slots_of(claim), claim->first + i);
-    if (store->sessions_of[claim->cls->tenant] == 0) {
+    if (!claim->cls || store->sessions_of[claim->cls->tenant] == 0) {
         give_up(claim, now);
         return;
     }
@@ -361,9 +374,9 @@ static void go_on_unmapping(struct claim *claim, uint64_t now)
             held |= owner_extent_held(claim->store, claim->tier, claim->first + i);
     }
     claim->look = now + CLAIM_LOOK_US;
-    if (held && !is_lost(claim) && now - claim->since >= CLAIM_UNMAP_US) {
+    if (held && !claim->lost && now - claim->since >= CLAIM_UNMAP_US) {
         give_up(claim, now);
-    } else if (!held && is_lost(claim)) {
+    } else if (!held && claim->lost) {
         lose(claim, 0);
         end(claim, now);
     } else if (!held) {

@@ -45,7 +45,8 @@ enum claim_state {
 struct claim {
     struct store *store;
     struct list link;       /* store::claims */
-    struct tier_class *cls; /* the claimant; NULL: the memory is lost */
+    struct tier_class *cls; /* the claimant; NULL: nobody, the extent will be free, or lost */
+    bool lost;
     enum tier_kind tier;
     enum claim_state state;
     uint32_t first, n;  /* extents: adjacent, for a block that is larger than one */
@@ -59,6 +60,9 @@ struct claim {
 
 /* A class has found no free slot in a tier. Costs nothing to say. */
 void claim_want(struct tier_class *cls, enum tier_kind tier);
+
+/* Frees extents of a tenant that are empty; in the background. */
+void claim_release(struct store *store, uint32_t tenant, enum tier_kind tier);
 
 /* Copies or proofs have ended: what waits for them goes on at the next tick. */
 void claim_look(struct store *store);

@@ -26,16 +26,28 @@ kvc_status family_make(struct store *store, uint32_t tenant, struct family **ret
     return KVC_OK;
 }
 
+static void free_family(struct family *family)
+{
+    list_remove(&family->link);
+    if (!family->idle)
+        list_remove(&family->used_link);
+    mem_free(family);
+}
+
 void family_destroy_all(struct store *store)
 {
     struct family *family;
 
-    while ((family = list_first(&store->families, struct family, link))) {
-        list_remove(&family->link);
-        if (!family->idle)
-            list_remove(&family->used_link);
-        mem_free(family);
-    }
+    while ((family = list_first(&store->families, struct family, link)))
+        free_family(family);
+}
+
+void family_remove(struct family *family)
+{
+    assert(list_empty(&family->partitions));
+    assert(family->used[TIER_GPU] == 0 && family->used[TIER_HOST] == 0);
+    assert(family->quota[TIER_GPU] == 0 && family->quota[TIER_HOST] == 0);
+    free_family(family);
 }
 
 static void changed(struct family *family, enum tier_kind tier)

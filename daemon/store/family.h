@@ -26,6 +26,8 @@ struct family {
 
 kvc_status family_make(struct store *store, uint32_t tenant, struct family **family);
 void family_destroy_all(struct store *store);
+/* One that no namespace is of, without partitions. */
+void family_remove(struct family *family);
 
 /* Slots of its are taken, or given back. */
 void family_add(struct family *family, enum tier_kind tier, uint64_t bytes);

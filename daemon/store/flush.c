@@ -140,7 +140,8 @@ static uint64_t flush_keys(struct store *store, const struct store_scope *scope)
     uint64_t doomed = 0;
     bool leased = false;
 
-    for (uint32_t part = 1; part < TABLE_PARTS && table_part(store->table, part)->used; part++) {
+    for (uint32_t part = 1; part < TABLE_PARTS && table_part(store->table, part)->used != ROW_NEVER;
+         part++) {
         for (uint32_t i = 0; scope_has_part(store, scope, part) && i < scope->n_keys; i++) {
             uint32_t id = blocks_find(store->blocks, part, scope->keys + (size_t)i * KVC_KEY_BYTES);
 

@@ -11,6 +11,7 @@
 #include "daemon/store/lease.h"
 #include "daemon/store/load.h"
 #include "daemon/store/proof.h"
+#include "daemon/store/rows.h"
 #include "daemon/store/save.h"
 #include "daemon/store/share.h"
 
@@ -85,6 +86,11 @@ kvc_status owner_check_part(const struct owner *owner, uint32_t part, uint32_t e
 
 kvc_status store_tenant(struct store *store, const char *name, uint32_t uid, uint32_t *tenant)
 {
+    kvc_status status = table_add_tenant(store->table, name, uid, tenant);
+
+    if (status != KVC_E_NO_ROOM)
+        return status;
+    rows_collect_tenants(store);
     return table_add_tenant(store->table, name, uid, tenant);
 }
 

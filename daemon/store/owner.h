@@ -28,6 +28,7 @@ struct owner {
     bool overdue;            /* it was told long ago and has not answered */
     uint32_t parts[KVC_PARTS_MAX];
     uint32_t n_parts;
+    uint64_t had_parts[TABLE_PARTS / 64]; /* a bit a part: it has registered it, perhaps no more */
     uint32_t n_saves, n_leases;
     uint32_t lease_blocks; /* that its leases have room for, all parts together */
     struct list saves, leases, loads;

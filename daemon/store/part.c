@@ -92,7 +92,7 @@ static void note_other_layouts(const struct store *store, uint32_t part)
     for (uint32_t i = 1; i < TABLE_PARTS; i++) {
         const struct table_part *old = table_part(store->table, i);
 
-        if (i == part || !old->used || old->namespace_ != new->namespace_ ||
+        if (i == part || old->used != ROW_USED || old->namespace_ != new->namespace_ ||
             old->layout == new->layout)
             continue;
         log_info("store", "another layout of a namespace part=%u other=%u: blocks are not shared",
@@ -113,7 +113,7 @@ static void join_family(struct store *store, uint32_t part)
     for (uint32_t i = 1; i < TABLE_PARTS; i++) {
         const struct table_part *old = table_part(store->table, i);
 
-        if (i == part || !old->used || !store->partitions[i] || old->tenant != new->tenant ||
+        if (i == part || old->used != ROW_USED || !store->partitions[i] || old->tenant != new->tenant ||
             memcmp(old->family, new->family, sizeof(none)) != 0)
             continue;
         store->family_next[part] = store->family_next[i];
@@ -159,6 +159,7 @@ kvc_status store_register(struct store *store, struct owner *owner, const struct
     store->partitions[part] = partition;
     if (!owner_has_part(owner, part))
         owner->parts[owner->n_parts++] = part;
+    owner->had_parts[part / 64] |= 1ull << part % 64;
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         extents += grant(store, partition->cls, tier);
     *info = (struct store_part_info){

@@ -86,6 +86,19 @@ kvc_status partition_make(struct store *store, uint32_t part, struct partition *
     return KVC_OK;
 }
 
+void partition_remove(struct partition *partition)
+{
+    for (size_t i = 0; i < N_ORDERS; i++)
+        assert(partition->orders[orders[i]].count == 0);
+    assert(partition->used[TIER_GPU] == 0 && partition->used[TIER_HOST] == 0);
+    assert(partition->wanted == 0 && partition->demoting == 0);
+    list_remove(&partition->link);
+    list_remove(&partition->of_family);
+    list_remove(&partition->balance);
+    partition->cls->n_partitions--;
+    mem_free(partition);
+}
+
 static void class_destroy(struct tier_class *cls)
 {
     struct partition *partition;

@@ -27,6 +27,8 @@ struct partition {
 /* That of a part: found or made, with its class, and the usage of its namespace. */
 kvc_status partition_make(struct store *store, uint32_t part, struct partition **partition);
 void partition_destroy_all(struct store *store);
+/* One that no part is of, and that has no slot. */
+void partition_remove(struct partition *partition);
 
 /* A block has come into an order or left it. */
 void partition_gives(struct partition *partition, enum order order);

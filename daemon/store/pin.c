@@ -102,7 +102,8 @@ static kvc_status each_block(struct store *store, const struct store_scope *scop
 {
     kvc_status status = KVC_OK;
 
-    for (uint32_t part = 1; part < TABLE_PARTS && table_part(store->table, part)->used; part++) {
+    for (uint32_t part = 1; part < TABLE_PARTS && table_part(store->table, part)->used != ROW_NEVER;
+         part++) {
         if (!scope_has_part(store, scope, part))
             continue;
         for (uint32_t i = 0; i < scope->n_keys && status == KVC_OK; i++) {

@@ -4,7 +4,7 @@
 
 static bool is_part(const struct store *store, uint32_t part)
 {
-    return part != 0 && part < TABLE_PARTS && table_part(store->table, part)->used;
+    return part != 0 && part < TABLE_PARTS && table_part(store->table, part)->used == ROW_USED;
 }
 
 static bool is_digest(const struct store *store, const struct store_scope *scope,
@@ -19,7 +19,7 @@ static bool is_digest(const struct store *store, const struct store_scope *scope
 bool scope_has_namespace(const struct store *store, const struct store_scope *scope,
                          uint32_t namespace_)
 {
-    if (!table_namespace(store->table, namespace_)->used)
+    if (table_namespace(store->table, namespace_)->used != ROW_USED)
         return false;
     if (scope->part != 0)
         return table_part(store->table, scope->part)->namespace_ == namespace_;
@@ -30,7 +30,7 @@ bool scope_has_part(const struct store *store, const struct store_scope *scope, 
 {
     const struct table_part *record = table_part(store->table, part);
 
-    if (!record->used)
+    if (record->used != ROW_USED)
         return false;
     if (scope->part != 0)
         return part == scope->part;
@@ -47,7 +47,7 @@ bool scope_has_tenant(const struct store *store, const struct store_scope *scope
 static bool is_registered(const struct store *store, const struct store_scope *scope)
 {
     for (uint32_t ns = 0; ns < TABLE_NAMESPACES && !scope->owner; ns++)
-        if (table_namespace(store->table, ns)->used && is_digest(store, scope, ns))
+        if (table_namespace(store->table, ns)->used == ROW_USED && is_digest(store, scope, ns))
             return true;
     for (uint32_t i = 0; scope->owner && i < scope->owner->n_parts; i++)
         if (is_digest(store, scope, table_part(store->table, scope->owner->parts[i])->namespace_))

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "daemon/store/rows.h"
 #include "kernels/pack.h"
 
 /* What a tenant has of what its parts are made of. Layouts are nobody's: those of its parts count.
@@ -19,12 +20,13 @@ static bool has_layout(const struct holding *holding, uint32_t layout)
 static void count(const struct table *table, uint32_t tenant, struct holding *holding)
 {
     memset(holding, 0, sizeof(*holding));
-    for (uint32_t i = 0; i < TABLE_NAMESPACES && table_namespace(table, i)->used; i++)
-        holding->namespaces += table_namespace(table, i)->tenant == tenant;
-    for (uint32_t i = 1; i < TABLE_PARTS && table_part(table, i)->used; i++) {
+    for (uint32_t i = 0; i < TABLE_NAMESPACES && table_namespace(table, i)->used != ROW_NEVER; i++)
+        holding->namespaces += table_namespace(table, i)->used == ROW_USED &&
+                               table_namespace(table, i)->tenant == tenant;
+    for (uint32_t i = 1; i < TABLE_PARTS && table_part(table, i)->used != ROW_NEVER; i++) {
         uint32_t layout = table_part(table, i)->layout;
 
-        if (table_part(table, i)->tenant != tenant)
+        if (table_part(table, i)->used != ROW_USED || table_part(table, i)->tenant != tenant)
             continue;
         holding->parts++;
         holding->layouts += !has_layout(holding, layout);
@@ -88,11 +90,19 @@ kvc_status share_check_part(const struct owner *owner, const struct store_part *
         .window = in->window,
     };
     uint32_t found = table_find_part(table, &part);
+    kvc_status status;
 
     if (owner->n_parts == KVC_PARTS_MAX && (found == TABLE_NONE || !owner_has_part(owner, found)))
         return store_refuse(why, KVC_E_LIMIT, "", "too many parts of one session");
     if (found != TABLE_NONE)
         return KVC_OK;
+    status = check_new(owner, part.namespace_ == TABLE_NONE, part.layout, why);
+    if (status == KVC_OK)
+        return status;
+    /* Rows of the tenant that nobody needs, or if the table is full, of anybody. */
+    rows_collect(owner->store, status == KVC_E_NO_ROOM ? TABLE_NONE : part.tenant);
+    part.namespace_ = table_find_namespace(table, part.tenant, in->namespace_digest);
+    part.layout = find_layout(table, in);
     return check_new(owner, part.namespace_ == TABLE_NONE, part.layout, why);
 }
 

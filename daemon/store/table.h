@@ -80,9 +80,16 @@ struct table_header {
 };
 
 /*
- * Records of sections with a `used` word: 0 free, 1 in use; set last, cleared first. Tenants,
- * namespaces, layouts and parts are never removed and fill their sections from the front.
+ * Records of sections with a `used` word, which is set last and cleared first. Tenants, namespaces,
+ * layouts and parts fill their sections from the front: behind the first that was never used there
+ * are no others. Sessions are used or not (0, 1), in any order.
  */
+enum table_row {
+    ROW_NEVER = 0,
+    ROW_USED = 1,
+    ROW_GIVEN_BACK = 2, /* its other fields mean nothing, and nothing names it */
+};
+
 struct table_tenant {
     uint32_t used;
     uint32_t uid; /* UINT32_MAX for a named tenant */
@@ -260,7 +267,15 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens,
                             const uint32_t *slice_bytes, uint32_t n_slices,
                             const uint8_t *dtypes, uint32_t *index);
 kvc_status table_add_part(struct table *table, const struct table_part *part, uint32_t *index);
-/* What the three before would find; TABLE_NONE: they would add one. */
+/*
+ * Gives a record back. Nothing may name it: no slot a part, no part a namespace or layout, no
+ * namespace, extent or session a tenant.
+ */
+void table_remove_tenant(struct table *table, uint32_t index);
+void table_remove_namespace(struct table *table, uint32_t index);
+void table_remove_layout(struct table *table, uint32_t index);
+void table_remove_part(struct table *table, uint32_t index);
+/* What table_add_namespace, _layout and _part would find; TABLE_NONE: they would add one. */
 uint32_t table_find_namespace(const struct table *table, uint32_t tenant,
                               const uint8_t digest[KVC_NAMESPACE_BYTES]);
 uint32_t table_find_layout(const struct table *table,

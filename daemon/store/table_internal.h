@@ -16,15 +16,24 @@ struct table {
     struct table_extent *extents;
     struct table_slot *slots;
     uint64_t first_slot[TIER_COUNT]; /* of a tier, in the section of slots */
-    /* Records in use, which fill their section from the front: of tenants, namespaces, layouts and
-     * parts, none of which is ever removed. */
+    /* Of tenants, namespaces, layouts and parts: the first record that was never used; and how many
+     * before it were given back. */
     uint32_t filled[SECTION_PARTS + 1];
+    uint32_t given_back[SECTION_PARTS + 1];
 };
 
 uint64_t table_check_tenant(const struct table_tenant *tenant);
 uint64_t table_check_namespace(const struct table_namespace *ns);
 uint64_t table_check_part(const struct table_part *part);
 uint64_t table_check_session(const struct table_session *session);
+
+/* `used` of a record of a section. */
+static inline uint32_t *table_used(const struct table *table, enum table_section section,
+                                   uint32_t index)
+{
+    return (uint32_t *)((char *)table->header + table->header->sections[section].offset +
+                        index * (uint64_t)table->header->sections[section].record_bytes);
+}
 
 /* Counts them anew, after attaching. */
 void table_count_filled(struct table *table);

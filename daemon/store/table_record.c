@@ -77,6 +77,42 @@ static void set_used(uint32_t *used, uint32_t value)
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
+/* A record for a new row: one that was given back, or behind the others. TABLE_NONE: none is left.
+ */
+static uint32_t free_row(const struct table *table, enum table_section section)
+{
+    uint32_t filled = table->filled[section];
+
+    for (uint32_t i = 0; table->given_back[section] > 0 && i < filled; i++)
+        if (*table_used(table, section, i) == ROW_GIVEN_BACK)
+            return i;
+    return filled < table->header->sections[section].records ? filled : TABLE_NONE;
+}
+
+/* All of a record but `used`, which says still that there is none. */
+static void clear_row(uint32_t *used, size_t bytes)
+{
+    memset(used + 1, 0, bytes - sizeof(*used));
+}
+
+static uint32_t took_row(struct table *table, enum table_section section, uint32_t index)
+{
+    if (index == table->filled[section])
+        table->filled[section]++;
+    else
+        table->given_back[section]--;
+    return index;
+}
+
+static void give_row_back(struct table *table, enum table_section section, uint32_t index)
+{
+    uint32_t *used = table_used(table, section, index);
+
+    assert(*used == ROW_USED);
+    set_used(used, ROW_GIVEN_BACK);
+    table->given_back[section]++;
+}
+
 static bool name_fits(const char *name)
 {
     return strnlen(name, KVC_NAME_MAX + 1) <= KVC_NAME_MAX;
@@ -91,26 +127,28 @@ kvc_status table_add_tenant(struct table *table, const char *name, uint32_t uid,
         return KVC_E_INVALID;
     for (uint32_t i = 0; i < at; i++) {
         tenant = &table->tenants[i];
-        if (tenant->uid == uid && strcmp(tenant->name, name) == 0) {
+        if (tenant->used == ROW_USED && tenant->uid == uid && strcmp(tenant->name, name) == 0) {
             *index = i;
             return KVC_OK;
         }
     }
-    if (at == TABLE_TENANTS)
+    at = free_row(table, SECTION_TENANTS);
+    if (at == TABLE_NONE)
         return KVC_E_NO_ROOM;
     tenant = &table->tenants[at];
-    memset(tenant, 0, sizeof(*tenant));
+    clear_row(&tenant->used, sizeof(*tenant));
     tenant->uid = uid;
     strcpy(tenant->name, name);
     tenant->check = table_check_tenant(tenant);
     set_used(&tenant->used, 1);
-    *index = table->filled[SECTION_TENANTS]++;
+    *index = took_row(table, SECTION_TENANTS, at);
     return KVC_OK;
 }
 
 bool table_is_full(const struct table *table, enum table_section section)
 {
-    return table->filled[section] == table->header->sections[section].records;
+    return table->filled[section] == table->header->sections[section].records &&
+           table->given_back[section] == 0;
 }
 
 uint32_t table_find_namespace(const struct table *table, uint32_t tenant,
@@ -119,7 +157,8 @@ uint32_t table_find_namespace(const struct table *table, uint32_t tenant,
     for (uint32_t i = 0; i < table->filled[SECTION_NAMESPACES]; i++) {
         const struct table_namespace *ns = &table->namespaces[i];
 
-        if (ns->tenant == tenant && memcmp(ns->digest, digest, sizeof(ns->digest)) == 0)
+        if (ns->used == ROW_USED && ns->tenant == tenant &&
+            memcmp(ns->digest, digest, sizeof(ns->digest)) == 0)
             return i;
     }
     return TABLE_NONE;
@@ -129,21 +168,21 @@ kvc_status table_add_namespace(struct table *table, uint32_t tenant,
                                const uint8_t digest[KVC_NAMESPACE_BYTES], const char *name,
                                uint32_t *index)
 {
-    uint32_t at = table->filled[SECTION_NAMESPACES];
+    uint32_t at = free_row(table, SECTION_NAMESPACES);
     uint32_t found = table_find_namespace(table, tenant, digest);
     struct table_namespace *ns;
 
-    assert(table_tenant(table, tenant)->used);
+    assert(table_tenant(table, tenant)->used == ROW_USED);
     if (name && !name_fits(name))
         return KVC_E_INVALID;
     if (found != TABLE_NONE) {
         *index = found;
         return KVC_OK;
     }
-    if (at == TABLE_NAMESPACES)
+    if (at == TABLE_NONE)
         return KVC_E_NO_ROOM;
     ns = &table->namespaces[at];
-    memset(ns, 0, sizeof(*ns));
+    clear_row(&ns->used, sizeof(*ns));
     ns->tenant = tenant;
     ns->epoch = 1;
     memcpy(ns->digest, digest, sizeof(ns->digest));
@@ -151,7 +190,7 @@ kvc_status table_add_namespace(struct table *table, uint32_t tenant,
         strcpy(ns->name, name);
     ns->check = table_check_namespace(ns);
     set_used(&ns->used, 1);
-    *index = table->filled[SECTION_NAMESPACES]++;
+    *index = took_row(table, SECTION_NAMESPACES, at);
     return KVC_OK;
 }
 
@@ -159,7 +198,8 @@ uint32_t table_find_layout(const struct table *table,
                            const uint8_t fingerprint[KVC_FINGERPRINT_BYTES])
 {
     for (uint32_t i = 0; i < table->filled[SECTION_LAYOUTS]; i++)
-        if (memcmp(table->layouts[i].fingerprint, fingerprint, KVC_FINGERPRINT_BYTES) == 0)
+        if (table->layouts[i].used == ROW_USED &&
+            memcmp(table->layouts[i].fingerprint, fingerprint, KVC_FINGERPRINT_BYTES) == 0)
             return i;
     return TABLE_NONE;
 }
@@ -171,7 +211,7 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const ui
     uint8_t fingerprint[KVC_FINGERPRINT_BYTES];
     struct pack_layout pack = {.slice_offsets = offsets};
     struct table_layout *layout;
-    uint32_t at = table->filled[SECTION_LAYOUTS], found;
+    uint32_t at = free_row(table, SECTION_LAYOUTS), found;
     kvc_status status;
 
     if (!block_tokens)
@@ -187,10 +227,10 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const ui
         *index = found;
         return KVC_OK;
     }
-    if (at == TABLE_LAYOUTS)
+    if (at == TABLE_NONE)
         return KVC_E_NO_ROOM;
     layout = &table->layouts[at];
-    memset(layout, 0, sizeof(*layout));
+    clear_row(&layout->used, sizeof(*layout));
     layout->block_tokens = block_tokens;
     layout->n_slices = n_slices;
     layout->has_dtypes = dtypes != NULL;
@@ -201,7 +241,7 @@ kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const ui
     if (dtypes)
         memcpy(layout->dtypes, dtypes, n_slices);
     set_used(&layout->used, 1);
-    *index = table->filled[SECTION_LAYOUTS]++;
+    *index = took_row(table, SECTION_LAYOUTS, at);
     return KVC_OK;
 }
 
@@ -211,44 +251,65 @@ static bool same_part(const struct table_part *a, const struct table_part *b)
            a->rule == b->rule && a->window == b->window;
 }
 
+void table_remove_tenant(struct table *table, uint32_t index)
+{
+    give_row_back(table, SECTION_TENANTS, index);
+}
+
+void table_remove_namespace(struct table *table, uint32_t index)
+{
+    give_row_back(table, SECTION_NAMESPACES, index);
+}
+
+void table_remove_layout(struct table *table, uint32_t index)
+{
+    give_row_back(table, SECTION_LAYOUTS, index);
+}
+
+void table_remove_part(struct table *table, uint32_t index)
+{
+    give_row_back(table, SECTION_PARTS, index);
+}
+
 /* Record 0 is never used. */
 uint32_t table_find_part(const struct table *table, const struct table_part *part)
 {
     for (uint32_t i = 1; i < table->filled[SECTION_PARTS]; i++)
-        if (same_part(&table->parts[i], part))
+        if (table->parts[i].used == ROW_USED && same_part(&table->parts[i], part))
             return i;
     return TABLE_NONE;
 }
 
 kvc_status table_add_part(struct table *table, const struct table_part *part, uint32_t *index)
 {
-    uint32_t at = table->filled[SECTION_PARTS];
+    uint32_t at = free_row(table, SECTION_PARTS);
     uint32_t found = table_find_part(table, part);
     struct table_part *made;
 
-    assert(table_namespace(table, part->namespace_)->used);
+    assert(table_namespace(table, part->namespace_)->used == ROW_USED);
     assert(table_namespace(table, part->namespace_)->tenant == part->tenant);
-    assert(table_layout(table, part->layout)->used);
+    assert(table_layout(table, part->layout)->used == ROW_USED);
     if (found != TABLE_NONE) {
         *index = found;
         return KVC_OK;
     }
-    if (at == TABLE_PARTS)
+    if (at == TABLE_NONE)
         return KVC_E_NO_ROOM;
     made = &table->parts[at];
-    *made = *part;
-    made->used = 0;
+    clear_row(&made->used, sizeof(*made));
+    memcpy((char *)made + sizeof(made->used), (const char *)part + sizeof(part->used),
+           sizeof(*made) - sizeof(made->used));
     memset(made->reserved, 0, sizeof(made->reserved));
     made->check = table_check_part(made);
     set_used(&made->used, 1);
-    *index = table->filled[SECTION_PARTS]++;
+    *index = took_row(table, SECTION_PARTS, at);
     return KVC_OK;
 }
 
 kvc_status table_add_session(struct table *table, const struct table_session *session,
                              uint32_t *index)
 {
-    assert(table_tenant(table, session->tenant)->used && session->n_devices <= 8);
+    assert(table_tenant(table, session->tenant)->used == ROW_USED && session->n_devices <= 8);
     for (uint32_t i = 0; i < TABLE_SESSIONS; i++) {
         struct table_session *made = &table->sessions[i];
 

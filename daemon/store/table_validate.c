@@ -17,6 +17,8 @@ static const char *validate_tenants(const struct table *table)
     for (uint32_t i = 0; i < table->filled[SECTION_TENANTS]; i++) {
         const struct table_tenant *tenant = &table->tenants[i];
 
+        if (tenant->used == ROW_GIVEN_BACK)
+            continue;
         if (tenant->used != 1 || !is_name(tenant->name) ||
             tenant->check != table_check_tenant(tenant))
             return "a broken tenant";
@@ -26,7 +28,7 @@ static const char *validate_tenants(const struct table *table)
 
 static bool is_tenant(const struct table *table, uint32_t tenant)
 {
-    return tenant < table->filled[SECTION_TENANTS];
+    return tenant < table->filled[SECTION_TENANTS] && table->tenants[tenant].used == ROW_USED;
 }
 
 static const char *validate_namespaces(const struct table *table)
@@ -34,6 +36,8 @@ static const char *validate_namespaces(const struct table *table)
     for (uint32_t i = 0; i < table->filled[SECTION_NAMESPACES]; i++) {
         const struct table_namespace *ns = &table->namespaces[i];
 
+        if (ns->used == ROW_GIVEN_BACK)
+            continue;
         if (ns->used != 1 || !is_tenant(table, ns->tenant) || !ns->epoch || !is_name(ns->name) ||
             ns->check != table_check_namespace(ns))
             return "a broken namespace";
@@ -61,7 +65,7 @@ static bool is_layout(const struct table_layout *layout)
 static const char *validate_layouts(const struct table *table)
 {
     for (uint32_t i = 0; i < table->filled[SECTION_LAYOUTS]; i++)
-        if (!is_layout(&table->layouts[i]))
+        if (table->layouts[i].used != ROW_GIVEN_BACK && !is_layout(&table->layouts[i]))
             return "a broken layout";
     return NULL;
 }
@@ -73,12 +77,16 @@ static const char *validate_parts(const struct table *table)
     for (uint32_t i = 1; i < table->filled[SECTION_PARTS]; i++) {
         const struct table_part *part = &table->parts[i];
 
+        if (part->used == ROW_GIVEN_BACK)
+            continue;
         if (part->used != 1 || part->rule > RULE_MAX || part->check != table_check_part(part))
             return "a broken part";
         if (part->namespace_ >= table->filled[SECTION_NAMESPACES] ||
+            table->namespaces[part->namespace_].used != ROW_USED ||
             table->namespaces[part->namespace_].tenant != part->tenant)
             return "a part in no namespace of its tenant";
-        if (part->layout >= table->filled[SECTION_LAYOUTS])
+        if (part->layout >= table->filled[SECTION_LAYOUTS] ||
+            table->layouts[part->layout].used != ROW_USED)
             return "a part without a layout";
     }
     return NULL;
@@ -188,7 +196,8 @@ static const char *validate_slot(const struct table *table, enum tier_kind tier,
         return "a slot in use behind the last one of its extent";
     if (slot->state == SLOT_FILLING || slot->state == SLOT_MOVING)
         return NULL;
-    if (!slot->part || slot->part >= table->filled[SECTION_PARTS])
+    if (!slot->part || slot->part >= table->filled[SECTION_PARTS] ||
+        table->parts[slot->part].used != ROW_USED)
         return "a slot of no part";
     part = &table->parts[slot->part];
     if (part->tenant != extent->tenant ||
@@ -257,21 +266,19 @@ static const char *validate_slots(const struct table *table, enum tier_kind tier
 
 void table_count_filled(struct table *table)
 {
-    uint32_t *n = table->filled;
+    for (int s = SECTION_TENANTS; s <= SECTION_PARTS; s++) {
+        uint32_t n = s == SECTION_PARTS ? 1 : 0; /* part 0 is never used */
 
-    for (n[SECTION_TENANTS] = 0; n[SECTION_TENANTS] < TABLE_TENANTS; n[SECTION_TENANTS]++)
-        if (!table->tenants[n[SECTION_TENANTS]].used)
-            break;
-    for (n[SECTION_NAMESPACES] = 0; n[SECTION_NAMESPACES] < TABLE_NAMESPACES;
-         n[SECTION_NAMESPACES]++)
-        if (!table->namespaces[n[SECTION_NAMESPACES]].used)
-            break;
-    for (n[SECTION_LAYOUTS] = 0; n[SECTION_LAYOUTS] < TABLE_LAYOUTS; n[SECTION_LAYOUTS]++)
-        if (!table->layouts[n[SECTION_LAYOUTS]].used)
-            break;
-    for (n[SECTION_PARTS] = 1; n[SECTION_PARTS] < TABLE_PARTS; n[SECTION_PARTS]++)
-        if (!table->parts[n[SECTION_PARTS]].used)
-            break;
+        table->given_back[s] = 0;
+        for (; n < table->header->sections[s].records; n++) {
+            uint32_t used = *table_used(table, (enum table_section)s, n);
+
+            if (used == ROW_NEVER)
+                break;
+            table->given_back[s] += used == ROW_GIVEN_BACK;
+        }
+        table->filled[s] = n;
+    }
 }
 
 const char *table_validate(const struct table *table)

@@ -17,7 +17,7 @@ static struct family *find_family(const struct store *store, const struct table_
 
     if (memcmp(new->family, none, sizeof(none)) == 0)
         return NULL;
-    for (uint32_t i = 1; i < TABLE_PARTS && table_part(store->table, i)->used; i++) {
+    for (uint32_t i = 1; i < TABLE_PARTS && table_part(store->table, i)->used != ROW_NEVER; i++) {
         const struct table_part *old = table_part(store->table, i);
 
         if (store->partitions[i] && old->tenant == new->tenant &&

@@ -1,0 +1,20 @@
+/*
+ * Rows of the table that nobody needs any more: namespaces without a block, a quota, or a session
+ * that has ever registered a part of theirs, with their parts; layouts of no part; tenants with
+ * nothing. They are kept, for who comes back, until there is no room for new ones.
+ */
+#ifndef KVC_STORE_ROWS_H
+#define KVC_STORE_ROWS_H
+
+#include "daemon/store/state.h"
+
+/* Gives back what it can, of one tenant or of all (TABLE_NONE). Visits every row. */
+void rows_collect(struct store *store, uint32_t tenant);
+
+/*
+ * Gives back tenants, of what rows_collect has left. Extents of those who are away and have no
+ * block begin to be freed, for the next that comes.
+ */
+void rows_collect_tenants(struct store *store);
+
+#endif
