@@ -108,7 +108,7 @@ def library() -> ctypes.CDLL:
 
 def version() -> str:
     """The library's version."""
-    return library().kvc_version().decode()
+    return str(library().kvc_version().decode())
 
 
 def fold_key(data: bytes) -> bytes:

@@ -64,7 +64,7 @@ class Namespace:
     def digest(self) -> bytes:
         """The 32 bytes by which a part names it."""
         fields = structs.NamespaceFields()
-        for name, kind in structs.NamespaceFields._fields_:
+        for name in (field.name for field in dataclasses.fields(self)):
             value = getattr(self, name)
             if isinstance(value, str):
                 value = value.encode()

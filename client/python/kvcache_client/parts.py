@@ -96,9 +96,9 @@ def describe(
     )
     desc.namespace_digest[:] = digest
     desc.slices = (structs.SliceStruct * len(slices))(
-        *((s.address or None, s.stride, s.bytes, s.dtype) for s in slices)
+        *(structs.SliceStruct(s.address or None, s.stride, s.bytes, s.dtype) for s in slices)
     )
     desc.memories = (structs.MemoryStruct * len(memories))(
-        *((m.fd, m.address, m.bytes, m.offset) for m in memories)
+        *(structs.MemoryStruct(m.fd, m.address, m.bytes, m.offset) for m in memories)
     )
     return desc

@@ -154,7 +154,7 @@ class SchedulerSide:
 
     def _hashes(self, state: _Request, first: int, n: int) -> Iterable[bytes]:
         if not self.own_hashes:
-            return state.request.block_hashes[first:n]
+            return list(state.request.block_hashes[first:n])
         found = []
         tokens, size = state.request.all_token_ids, self.block_tokens
         for i in range(first, min(n, len(tokens) // size)):
