@@ -278,8 +278,8 @@ static void host_tier(void)
 }
 
 static const struct scene_test tests[] = {
-    {"gpu tier", gpu_tier},
-    {"host tier", host_tier},
+    {"gpu tier", gpu_tier, 0},
+    {"host tier", host_tier, 0},
 };
 
 int main(int argc, char **argv)
