@@ -31,6 +31,11 @@ bool check_long(void)
     return s && *s && strcmp(s, "0") != 0;
 }
 
+bool check_valgrind(void)
+{
+    return getenv("KVC_TEST_VALGRIND") != NULL;
+}
+
 void check_skip(const char *function, const char *format, ...)
 {
     va_list args;

@@ -52,6 +52,8 @@ double check_time_multiplier(void);
 
 // Whether the long form of the tests was asked for (make check-long).
 bool check_long(void);
+// Whether all processes of the tests run under valgrind, 20 to 50 times slower than by themselves.
+bool check_valgrind(void);
 
 // Ends a test without a result: `TEST_SKIP("no second uid")` in the body of a test.
 #define TEST_SKIP(...)                                                                             \

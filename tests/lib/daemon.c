@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "daemon/base/fault.h"
+#include "tests/lib/check_main.h"
 #include "tests/lib/log_file.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/tmpdir.h"
@@ -179,7 +180,7 @@ int daemon_run(const char *const extra_args[], char *ret_output, size_t size)
 const char *daemon_last_words(void)
 {
     // valgrind has descriptors of its own.
-    return getenv("KVC_TEST_VALGRIND") ? "exit live_allocations=0 live_bytes=0 fds="
+    return check_valgrind() ? "exit live_allocations=0 live_bytes=0 fds="
                                        : "exit live_allocations=0 live_bytes=0 fds=3";
 }
 

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,7 +37,7 @@ static bool sessions_are(int sock, uint64_t n)
 // The way for kernels that have no pidfd of a peer takes a system call that valgrind does not know.
 #define SKIP_WHAT_VALGRIND_CANNOT(way)                                                             \
     do {                                                                                           \
-        if ((way) == 1 && getenv("KVC_TEST_VALGRIND") != NULL)                                     \
+        if ((way) == 1 && check_valgrind())                                                        \
             TEST_SKIP("valgrind has no pidfd_open");                                               \
     } while (0)
 
