@@ -225,6 +225,7 @@ static bool vacate(struct claim *claim, uint32_t number)
         case MOVING_FAILED:
             return false;
         case MOVING_NO_HOST:
+        case MOVING_COLDER:
             /* Looking for a place may have evicted it already. */
             if (block->order[claim->tier] == ORDER_NONE)
                 return true;

@@ -147,6 +147,8 @@ static enum moving_result demote(struct partition *partition, uint32_t wanted)
         return MOVING_NO_BLOCK;
     if (is_paused(store))
         return failed(store);
+    if (room_goes_first(partition, wanted == BLOCK_NONE ? dirty->ops->victim(dirty) : wanted))
+        return MOVING_COLDER;
     if (is_full(store, partition->cls->slot_bytes))
         return MOVING_BUSY;
     moving = mem_alloc(sizeof(*moving));

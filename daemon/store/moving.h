@@ -16,6 +16,7 @@ enum moving_result {
     MOVING_BUSY,     /* too many bytes are in flight */
     MOVING_NO_BLOCK, /* nothing to demote */
     MOVING_NO_HOST,  /* the host tier cannot take it */
+    MOVING_COLDER,   /* it would be the first to go from there: to be dropped instead */
     MOVING_FAILED,   /* no memory, or the mover failed just now or lately */
 };
 

@@ -241,6 +241,20 @@ static bool take_from(struct partition *taker, struct partition *giver, enum ord
     return giver && evict(giver, order, mapped) && take(taker, order_tier(order), mapped, slot);
 }
 
+bool room_goes_first(struct partition *partition, uint32_t id)
+{
+    const struct tier_class *cls = partition->cls;
+    const struct store *store = cls->store;
+    uint32_t coldest;
+
+    if (slots_free_count(store->slots[TIER_HOST], cls->tenant, cls->slot_bytes) > 0 ||
+        partition_giver(partition, ORDER_HOST) != partition)
+        return false;
+    coldest = victim(partition, ORDER_HOST);
+    return blocks_record(store->blocks, coldest, TIER_HOST)->last_use >
+           blocks_record(store->blocks, id, TIER_GPU)->last_use;
+}
+
 bool room_take_host(struct partition *taker, uint32_t *slot)
 {
     struct store *store = taker->cls->store;
@@ -338,6 +352,7 @@ enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
     case MOVING_BUSY:
         return ROOM_LATER;
     case MOVING_NO_HOST:
+    case MOVING_COLDER:
         return take_from(taker, dirty, ORDER_DIRTY, mapped[TIER_GPU], slot) ? ROOM_TAKEN
                                                                             : ROOM_NONE;
     case MOVING_NO_BLOCK:
@@ -345,6 +360,20 @@ enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
         break;
     }
     return ROOM_NONE;
+}
+
+/* The coldest dirty block: copied, or dropped where a copy is of no use. */
+static bool clean_one(struct partition *partition)
+{
+    switch (moving_demote(partition)) {
+    case MOVING_STARTED:
+        return true;
+    case MOVING_COLDER:
+        room_drop(partition->cls->store, victim(partition, ORDER_DIRTY), TIER_GPU);
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* Its own blocks, so that a share of what it has and of what is free can be had at once. */
@@ -359,7 +388,7 @@ static void keep_clean(struct partition *partition)
     else if (ready >= total * tuning->clean_high / 1000)
         partition->cleaning = false;
     target = partition->cleaning ? total * tuning->clean_high / 1000 : 0;
-    while (ready < target && moving_demote(partition) == MOVING_STARTED)
+    while (ready < target && clean_one(partition))
         ready++;
 }
 
@@ -373,7 +402,7 @@ static void make_room(struct partition *taker)
 
     if (clean)
         ready += clean->orders[ORDER_CLEAN].count;
-    while (dirty && ready < taker->wanted && moving_demote(dirty) == MOVING_STARTED) {
+    while (dirty && ready < taker->wanted && clean_one(dirty)) {
         ready++;
         dirty = partition_giver(taker, ORDER_DIRTY);
     }

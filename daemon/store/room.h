@@ -32,6 +32,12 @@ enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
  */
 bool room_take_host(struct partition *taker, uint32_t *slot);
 
+/*
+ * Whether a block of the gpu tier is colder than the one that would go from the host tier for it: a
+ * copy would cost a hotter block, and be the next to go.
+ */
+bool room_goes_first(struct partition *partition, uint32_t id);
+
 /* A gpu slot for a block that comes up: a free one, or a clean one's. */
 bool room_take_gpu(struct partition *taker, uint32_t *slot);
 

@@ -150,7 +150,7 @@ START_TEST(S19_order_after_many_failures)
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){
-                       .gpu_slots = 16, .host_slots = 16, .clean_low = 500, .clean_high = 500});
+                       .gpu_slots = 16, .host_slots = 16, .clean_low = 450, .clean_high = 500});
     worker = kit_worker(&kit);
     kit_put(&kit, worker, 0, 16);
     ck_assert_uint_eq(kit.n_moves, 8);
@@ -230,6 +230,61 @@ START_TEST(S20_host_full_the_coldest_goes)
 }
 END_TEST
 
+/* What was used again in the host tier is worth more than what nobody asked for since. */
+START_TEST(S20_a_block_colder_than_the_host_tier_is_dropped_uncopied)
+{
+    struct kit_owner *worker = open_full(8, 8);
+    uint64_t lease, moves;
+
+    put_slowly(worker, 100, 8);
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
+    kit_release(&kit, worker, lease);
+    moves = kit.moves_started;
+    kit_put(&kit, worker, 200, 4);
+    ck_assert_uint_eq(kit.moves_started, moves);
+    for (uint32_t key = 0; key < 8; key++)
+        ck_assert(kit_has(&kit, key));
+    for (uint32_t key = 100; key < 108; key++)
+        ck_assert_int_eq(kit_has(&kit, key), key < 104);
+    ck_assert_uint_eq(kit_stats(&kit).evictions, 4);
+    kit_close(&kit);
+}
+END_TEST
+
+/* The same ahead of need: it neither is copied nor keeps those behind it from being. */
+START_TEST(S20_clean_ahead_drops_what_is_colder_than_the_host_tier)
+{
+    struct kit_config config = {.gpu_slots = 16, .host_slots = 8};
+    struct kit_owner *worker;
+    uint64_t lease, moves;
+
+    kit_open(&kit, &config);
+    worker = kit_worker(&kit);
+    kit_put(&kit, worker, 0, 8);
+    kit_put(&kit, worker, 50, 8);
+    put_slowly(worker, 100, 8);
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
+    kit_release(&kit, worker, lease);
+    moves = kit.moves_started;
+    store_tune(kit.store, &(struct store_tuning){.lease_ms = KVC_LEASE_MS_DEFAULT,
+                                                 .save_proof_ms = KVC_SAVE_PROOF_MS,
+                                                 .promotion_ms = KVC_PROMOTION_MS,
+                                                 .clean_low = 450,
+                                                 .clean_high = 450,
+                                                 .moving_bytes_max = 64ull << 20});
+    kit_put(&kit, worker, 200, 1);
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit.moves_started, moves);
+    for (uint32_t key = 0; key < 8; key++)
+        ck_assert(kit_in_tier(&kit, key, TIER_HOST));
+    for (uint32_t key = 50; key < 58; key++)
+        ck_assert(!kit_has(&kit, key));
+    for (uint32_t key = 100; key < 108; key++)
+        ck_assert(kit_has(&kit, key));
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(S20_leases_on_the_host_tier_do_not_freeze_the_gpu_tier)
 {
     struct kit_owner *worker = open_full(8, 8);
@@ -253,7 +308,7 @@ START_TEST(S20_a_host_tier_of_clean_copies_only_takes_no_more)
     struct kit_owner *worker;
 
     kit_open(&kit, &(struct kit_config){
-                       .gpu_slots = 32, .host_slots = 8, .clean_low = 500, .clean_high = 500});
+                       .gpu_slots = 32, .host_slots = 8, .clean_low = 450, .clean_high = 500});
     worker = kit_worker(&kit);
     kit_put(&kit, worker, 0, 32);
     while (kit.n_moves > 0)
@@ -571,6 +626,8 @@ CHECK_MAIN_BOTH_WAYS("store/tiering", CHECK_UNIT_S, S18_the_coldest_is_copied_th
                      S19_a_failed_demotion_changes_nothing, S19_order_after_many_failures,
                      tiering_sleeps_after_a_failure_among_successes, S19_a_mover_that_refuses,
                      S20_host_full_the_coldest_goes,
+                     S20_a_block_colder_than_the_host_tier_is_dropped_uncopied,
+                     S20_clean_ahead_drops_what_is_colder_than_the_host_tier,
                      S20_leases_on_the_host_tier_do_not_freeze_the_gpu_tier,
                      S20_a_host_tier_of_clean_copies_only_takes_no_more,
                      S21_everything_leased_skips_the_save, S22_one_copy_with_key_bytes_and_checksum,
