@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -88,6 +90,69 @@ static void remove_folder(const struct private_daemon *daemon)
     rmdir(daemon->folder);
 }
 
+/*
+ * A process that outlives the maker, whatever ends that one, and by no more than the daemon: it
+ * waits for the end of the pipe, then for the daemon's, which gets its own signal.
+ */
+static void run_janitor(const struct private_daemon *daemon, int pipe_end, int pidfd)
+{
+    struct pollfd ended = {.fd = pidfd, .events = POLLIN};
+    char byte;
+    ssize_t n;
+
+    setsid();
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    /* Nobody who reads what the maker wrote waits for this process. */
+    if (dup2(pipe_end, 0) < 0 || dup2(pidfd, 1) < 0)
+        _exit(1);
+    close_range(2, ~0u, 0);
+    ended.fd = 1;
+    do
+        n = read(0, &byte, 1);
+    while (n < 0 && errno == EINTR);
+    if (poll(&ended, 1, STOP_MS) == 0) {
+        syscall(SYS_pidfd_send_signal, 1, SIGKILL, NULL, 0);
+        poll(&ended, 1, STOP_MS);
+    }
+    remove_folder(daemon);
+    _exit(0);
+}
+
+/* Without one the folder of a maker that is killed stays, which is no reason not to start. */
+static void start_janitor(struct private_daemon *daemon)
+{
+    int ends[2], pidfd = (int)syscall(SYS_pidfd_open, daemon->pid, 0);
+
+    if (pidfd < 0)
+        return;
+    if (pipe2(ends, O_CLOEXEC) == 0) {
+        daemon->janitor = fork();
+        if (daemon->janitor == 0) {
+            close(ends[1]);
+            run_janitor(daemon, ends[0], pidfd);
+        }
+        close(ends[0]);
+        daemon->alive = ends[1];
+        if (daemon->janitor < 0) {
+            close(ends[1]);
+            daemon->janitor = 0;
+        }
+    }
+    close(pidfd);
+}
+
+static void stop_janitor(struct private_daemon *daemon)
+{
+    if (daemon->janitor == 0)
+        return;
+    kill(daemon->janitor, SIGKILL);
+    waitpid(daemon->janitor, NULL, 0);
+    close(daemon->alive);
+    daemon->janitor = 0;
+}
+
 bool private_start(const char *device, const char *gpu_bytes, const char *host_bytes,
                    struct private_daemon *daemon, char *error, size_t error_size)
 {
@@ -135,6 +200,7 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
         rmdir(daemon->folder);
         return false;
     }
+    start_janitor(daemon);
     for (int waited = 0; waited < START_MS; waited += 5) {
         if (answers(daemon))
             return true;
@@ -146,6 +212,7 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
     }
     snprintf(error, error_size, "the daemon did not start:");
     copy_log(daemon);
+    stop_janitor(daemon);
     if (daemon->pid) {
         kill(daemon->pid, SIGKILL);
         waitpid(daemon->pid, NULL, 0);
@@ -160,6 +227,7 @@ bool private_stop(struct private_daemon *daemon)
         return true;
     int status = -1;
     bool ended = false;
+    stop_janitor(daemon);
     kill(daemon->pid, SIGTERM);
     for (int waited = 0; waited < STOP_MS && !ended; waited += 5) {
         ended = waitpid(daemon->pid, &status, WNOHANG) == daemon->pid;

@@ -1,6 +1,7 @@
 /*
  * A private daemon: kvcached in a temporary folder of its own, for replay and demo. It lives in a
- * process group of its own, dies with its maker, and leaves nothing behind after private_stop.
+ * process group of its own, dies with its maker, and leaves nothing behind: after private_stop, or,
+ * when the maker is killed, once it has ended itself.
  */
 #ifndef KVC_CTL_PRIVATE_H
 #define KVC_CTL_PRIVATE_H
@@ -11,6 +12,8 @@
 
 struct private_daemon {
     pid_t pid;
+    pid_t janitor; /* removes the folder of a maker that was killed; 0: there is none */
+    int alive;     /* the maker's end of a pipe, which ends with it */
     char folder[96];
     char socket[96 + 8]; /* less than what an address holds */
     char log[128];

@@ -484,6 +484,21 @@ START_TEST(replay_can_be_interrupted)
 }
 END_TEST
 
+/* Nobody is left to take it down: its daemon ends, and then its folder goes. */
+START_TEST(replay_that_is_killed_leaves_nothing)
+{
+    pid_t pid = LONG_REPLAY("--private", "--demo");
+
+    wait_for(count_leftovers() == 1, RUN_MS);
+    usleep(300000); /* most likely in the middle */
+    kill(pid, SIGKILL);
+    ck_assert(WIFSIGNALED(proc_wait(pid, RUN_MS)));
+    wait_for(count_leftovers() == 0, RUN_MS);
+    while (waitpid(-1, NULL, 0) > 0)
+        ;
+}
+END_TEST
+
 START_TEST(bench_can_be_interrupted)
 {
     pid_t pid = start((const char *const[]){"bench", "--rounds", "1000", NULL});
@@ -657,7 +672,7 @@ CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_versio
            without_a_daemon_it_fails_with_1, status_has_its_fields, S42_flush_pin_and_namespaces,
            a_quota_is_set_and_shown, S15_status_shows_the_quarantine, ping_and_clients,
            replay_reports_what_it_did, replay_with_a_private_daemon_leaves_nothing,
-           replay_of_bad_lines, replay_can_be_interrupted, bench_can_be_interrupted,
-           replay_whose_output_nobody_reads, replay_in_a_folder_with_a_long_name,
-           F6_replay_survives_its_daemon, S42_replay_goes_on_after_a_flush,
-           S15_replay_with_workers_killed)
+           replay_of_bad_lines, replay_can_be_interrupted, replay_that_is_killed_leaves_nothing,
+           bench_can_be_interrupted, replay_whose_output_nobody_reads,
+           replay_in_a_folder_with_a_long_name, F6_replay_survives_its_daemon,
+           S42_replay_goes_on_after_a_flush, S15_replay_with_workers_killed)
