@@ -205,6 +205,69 @@ static uint32_t ask_ping(struct sweep *s)
     return talk_send(s->w.sock, WIRE_PING, NULL);
 }
 
+// Published, so that there is something to flush or to pin.
+static void published(struct sweep *s)
+{
+    mapped(s);
+    talk_publish(&s->w, fresh_keys(s), 8);
+}
+
+static uint32_t ask_flush(struct sweep *s)
+{
+    Kvcache__Flush message = KVCACHE__FLUSH__INIT;
+
+    message.part = s->w.part;
+    message.keys = talk_keys(fresh_keys(s), 8);
+    return talk_send(s->w.sock, WIRE_FLUSH, &message.base);
+}
+
+static uint32_t ask_pin(struct sweep *s)
+{
+    Kvcache__Pin message = KVCACHE__PIN__INIT;
+
+    message.part = s->w.part;
+    message.keys = talk_keys(fresh_keys(s), 4);
+    message.seconds = 1;
+    return talk_send(s->w.sock, WIRE_PIN, &message.base);
+}
+
+static uint32_t ask_unpin(struct sweep *s)
+{
+    Kvcache__Pin message = KVCACHE__PIN__INIT;
+
+    message.part = s->w.part;
+    message.unpin = true;
+    return talk_send(s->w.sock, WIRE_PIN, &message.base);
+}
+
+static void operating(struct sweep *s)
+{
+    s->w = (struct talk_worker){
+        .sock = talk_hello(s->stage.socket, KVCACHE__ROLE__ROLE_OPERATOR, NULL)};
+}
+
+static uint32_t ask_quota(struct sweep *s)
+{
+    Kvcache__Quota message = KVCACHE__QUOTA__INIT;
+    uint8_t digest[KVC_NAMESPACE_BYTES];
+    int64_t amount = 1 << 20;
+
+    memset(digest, STAGE_RAW_NS, sizeof(digest));
+    message.namespace_digest = (ProtobufCBinaryData){sizeof(digest), digest};
+    message.n_host_bytes = 1;
+    message.host_bytes = &amount;
+    return talk_send(s->w.sock, WIRE_QUOTA, &message.base);
+}
+
+static uint32_t ask_config(struct sweep *s)
+{
+    Kvcache__Config message = KVCACHE__CONFIG__INIT;
+
+    message.name = "lease-time";
+    message.value = "30s";
+    return talk_send(s->w.sock, WIRE_CONFIG, &message.base);
+}
+
 static const struct request {
     const char *name;
     void (*prepare)(struct sweep *s);
@@ -226,6 +289,11 @@ static const struct request {
     {"STATS", mapped, ask_stats, 0},
     {"LIST", mapped, ask_list, 1},
     {"PING", mapped, ask_ping, 0},
+    {"FLUSH", published, ask_flush, 0},
+    {"PIN", published, ask_pin, 0},
+    {"PIN, unpin", published, ask_unpin, 0},
+    {"QUOTA", operating, ask_quota, 0},
+    {"CONFIG", operating, ask_config, 1},
 };
 #define N_REQUESTS ((int)(sizeof(requests) / sizeof(requests[0])))
 
@@ -332,7 +400,7 @@ START_TEST(F29_allocations_fail_at_random)
         daemon_fault_off(s.stage.daemon, "mem.alloc");
         ck_assert_msg(status == KVC_OK || status == KVC_E_NO_MEMORY || status == KVC_E_DISCONNECTED,
                       "%s: %s", r->name, kvc_status_text(status));
-        if (status != KVC_E_DISCONNECTED && r->prepare != connected)
+        if (status != KVC_E_DISCONNECTED && r->prepare != connected && r->prepare != operating)
             talk_free(talk_ask(s.w.sock, WIRE_DRAINED, NULL, &kvcache__empty__descriptor));
         end_turn(&s);
         stage_check(&s.stage);
