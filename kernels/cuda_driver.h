@@ -47,7 +47,7 @@ enum cuda_attribute { /* CUdevice_attribute */
 #define CUDA_GRANULARITY_MINIMUM    0
 #define CUDA_POINTER_MEMORY_TYPE    2
 #define CUDA_POINTER_DEVICE_ORDINAL 9
-#define CUDA_POINTER_HAS_HANDLE     13 /* a legacy one */
+#define CUDA_POINTER_HAS_HANDLE     10 /* a legacy one */
 #define CUDA_MEMORY_DEVICE          2u
 
 /* CUmemLocation, CUmemAllocationProp, CUmemAccessDesc */

@@ -278,7 +278,8 @@ struct scene_baseline scene_baseline(const struct scene_daemon *d)
     return (struct scene_baseline){scene_fds(d), scene_mappings(d), scene_free_memory()};
 }
 
-// Mappings of the allocator's arenas come and go by a few.
+// Mappings of the allocator's arenas come and go by a few, the driver's own memory by some KiB.
+#define SLACK (4u << 20) // less than the least that a worker brings
 void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline *before)
 {
     const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
@@ -287,7 +288,7 @@ void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline 
     for (;;) {
         now = scene_baseline(d);
         if (now.fds <= before->fds && now.mappings <= before->mappings + 4 &&
-            now.free_memory >= before->free_memory)
+            now.free_memory + SLACK >= before->free_memory)
             return;
         if (scene_now_us() > until_us)
             break;
