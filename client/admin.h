@@ -26,7 +26,7 @@ struct admin_stats {
     uint64_t hits_peer;
     uint64_t blocks, sessions, leases, open_loads, filling_slots, quarantined_slots;
     uint64_t misses, evictions, demotions, failed_demotions, promotions;
-    uint64_t oldest_op_us, quarantine_oldest_us, cpu_us;
+    uint64_t oldest_op_us, quarantine_oldest_us, cpu_us, cpu_system_us;
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, admitted_at_once, admitted_blocks;
     uint64_t checksum_failures, bad_packets, refused_requests;

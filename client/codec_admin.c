@@ -41,6 +41,7 @@ static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *
     stats->oldest_op_us = message->oldest_op_us;
     stats->quarantine_oldest_us = message->quarantine_oldest_us;
     stats->cpu_us = message->cpu_us;
+    stats->cpu_system_us = message->cpu_system_us;
     stats->saves = message->saves;
     stats->aborted_saves = message->aborted_saves;
     stats->published_blocks = message->published_blocks;

@@ -74,6 +74,7 @@ static const struct {
     PLAIN(stuck_fds),
     PLAIN(left_open_fds),
     PLAIN(cpu_us),
+    PLAIN(cpu_system_us),
 };
 #define N_FIGURES ((uint32_t)(sizeof(table) / sizeof(table[0])))
 

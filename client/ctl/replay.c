@@ -189,6 +189,11 @@ static bool say_failures(const struct replay *replay)
     return failed;
 }
 
+static double seconds_of(struct timeval time)
+{
+    return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
+}
+
 static int run(struct replay *replay)
 {
     struct admin_stats before, after;
@@ -214,6 +219,7 @@ static int run(struct replay *replay)
         before = (struct admin_stats){0};
     struct rusage children;
     getrusage(RUSAGE_CHILDREN, &children);
+    uint64_t system_us = after.cpu_system_us - before.cpu_system_us;
     struct report report = {
         .tally = replay->tally,
         .bad_lines = replay->trace.bad_lines,
@@ -222,9 +228,10 @@ static int run(struct replay *replay)
         .evictions = after.evictions - before.evictions,
         .killed_workers = replay->killed,
         .seconds = seconds,
-        .daemon_cpu_s = (double)(after.cpu_us - before.cpu_us) * 1e-6,
-        .workers_cpu_s = (double)children.ru_utime.tv_sec + (double)children.ru_stime.tv_sec +
-                         (double)(children.ru_utime.tv_usec + children.ru_stime.tv_usec) * 1e-6};
+        .daemon = {.user_s = (double)(after.cpu_us - before.cpu_us - system_us) * 1e-6,
+                   .system_s = (double)system_us * 1e-6},
+        .workers = {.user_s = seconds_of(children.ru_utime),
+                    .system_s = seconds_of(children.ru_stime)}};
     if (replay->ctl->json)
         report_json(&report, stdout);
     else

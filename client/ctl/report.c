@@ -8,6 +8,10 @@
 static const char *const operation_names[] = {
     [TALLY_LOOKUP] = "lookup_us", [TALLY_SAVE] = "save_us", [TALLY_LOAD] = "load_us"};
 
+static const char *const phase_names[] = {
+    [TALLY_ASKING] = "lookups",        [TALLY_LOADING] = "loads", [TALLY_VERIFYING] = "verifying",
+    [TALLY_GENERATING] = "generating", [TALLY_SAVING] = "saves",  [TALLY_REST] = "rest"};
+
 uint64_t report_mismatches(const struct report *report)
 {
     return tally_sum(report->tally, mismatches);
@@ -26,6 +30,53 @@ static double ratio(uint64_t part, uint64_t whole)
 static void put(json_t *object, const char *name, uint64_t value)
 {
     json_object_set_new(object, name, json_integer((json_int_t)value));
+}
+
+static double total(struct report_cpu cpu)
+{
+    return cpu.user_s + cpu.system_s;
+}
+
+static double daemon_share(const struct report *report)
+{
+    double all = total(report->daemon) + total(report->workers);
+
+    return all > 0 ? total(report->daemon) / all : 0;
+}
+
+static double blocks_per_s(const struct report *report)
+{
+    uint64_t blocks = tally_sum(report->tally, blocks);
+
+    return report->seconds > 0 ? (double)blocks / report->seconds : 0;
+}
+
+static double phase_s(const struct tally *tally, int phase, bool processor)
+{
+    return 1e-9 * (double)(processor ? tally_sum(tally, processor_ns[phase])
+                                     : tally_sum(tally, elapsed_ns[phase]));
+}
+
+static void put_processor(json_t *root, const struct report *report)
+{
+    json_object_set_new(root, "cpu_s",
+                        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "daemon",
+                                  total(report->daemon), "daemon_user", report->daemon.user_s,
+                                  "daemon_system", report->daemon.system_s, "workers",
+                                  total(report->workers), "workers_user", report->workers.user_s,
+                                  "workers_system", report->workers.system_s, "daemon_share",
+                                  daemon_share(report)));
+}
+
+static void put_phases(json_t *root, const struct tally *tally)
+{
+    json_t *phases = json_object();
+
+    for (int phase = 0; phase < TALLY_PHASES; phase++)
+        json_object_set_new(phases, phase_names[phase],
+                            json_pack("{s:f, s:f}", "elapsed_s", phase_s(tally, phase, false),
+                                      "cpu_s", phase_s(tally, phase, true)));
+    json_object_set_new(root, "phases", phases);
 }
 
 void report_json(const struct report *report, FILE *to)
@@ -64,11 +115,10 @@ void report_json(const struct report *report, FILE *to)
     put(root, "errors", tally_sum(tally, errors));
     put(root, "skipped_lines", report->bad_lines);
     put(root, "killed_workers", report->killed_workers);
-    json_t *cpu = json_object();
-    json_object_set_new(cpu, "daemon", json_real(report->daemon_cpu_s));
-    json_object_set_new(cpu, "workers", json_real(report->workers_cpu_s));
-    json_object_set_new(root, "cpu_s", cpu);
+    put_processor(root, report);
+    put_phases(root, tally);
     json_object_set_new(root, "seconds", json_real(report->seconds));
+    json_object_set_new(root, "blocks_per_s", json_real(blocks_per_s(report)));
     json_dumpf(root, to, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
     fputc('\n', to);
     json_decref(root);
@@ -95,6 +145,22 @@ static void put_times(const struct report *report, enum tally_operation op, cons
             tally_quantile(report->tally, op, 0.5), tally_quantile(report->tally, op, 0.99));
 }
 
+/* Where the time went: of the daemon, and of what all workers did together. */
+static void print_processor(const struct report *report, FILE *to)
+{
+    const struct report_cpu *rows[] = {&report->daemon, &report->workers};
+
+    fputs("                     user    system       all   of the processor time\n", to);
+    for (int i = 0; i < 2; i++)
+        fprintf(to, "  %-9s %10.2f s %7.2f s %7.2f s   %5.1f %%\n", i ? "workers" : "daemon",
+                rows[i]->user_s, rows[i]->system_s, total(*rows[i]),
+                100 * (i ? 1 - daemon_share(report) : daemon_share(report)));
+    fputs("  of the workers     processor    elapsed\n", to);
+    for (int phase = 0; phase < TALLY_PHASES; phase++)
+        fprintf(to, "    %-12s %10.2f s %8.2f s\n", phase_names[phase],
+                phase_s(report->tally, phase, true), phase_s(report->tally, phase, false));
+}
+
 void report_text(const struct report *report, FILE *to)
 {
     struct tally *tally = report->tally;
@@ -105,6 +171,7 @@ void report_text(const struct report *report, FILE *to)
     fprintf(to, "requests %llu, blocks %llu, in %.2f s\n",
             (unsigned long long)tally_sum(tally, requests), (unsigned long long)blocks,
             report->seconds);
+    fprintf(to, "  speed     %9.0f   blocks a second\n", blocks_per_s(report));
     fprintf(to, "  hits      %9llu   %5.1f %%   gpu %llu, host %llu\n", (unsigned long long)hits,
             100 * ratio(hits, blocks), (unsigned long long)gpu, (unsigned long long)host);
     fprintf(to, "  saved     %9llu   skipped %llu, pending %llu\n",
@@ -122,8 +189,8 @@ void report_text(const struct report *report, FILE *to)
     if (report->seconds > 0)
         fprintf(to, ", together %s/s",
                 bytes_text((double)(saved + loaded) / report->seconds, text[0]));
-    fprintf(to, "\n  processor daemon %.2f s, workers %.2f s\n", report->daemon_cpu_s,
-            report->workers_cpu_s);
+    fputc('\n', to);
+    print_processor(report, to);
     uint64_t trouble[] = {tally_sum(tally, late_saves), tally_sum(tally, refused_loads),
                           tally_sum(tally, errors), report->bad_lines, report->killed_workers};
     if (trouble[0] | trouble[1] | trouble[2] | trouble[3] | trouble[4])

@@ -16,8 +16,9 @@ struct report {
     uint64_t demotions, evictions, promotions; /* of the daemon, during the replay */
     uint64_t killed_workers;
     double seconds;
-    double daemon_cpu_s, workers_cpu_s;
-    const char *demo; /* a name: end with the one-line verdict of the demo */
+    struct report_cpu {
+        double user_s, system_s;
+    } daemon, workers;
 };
 
 uint64_t report_mismatches(const struct report *report);

@@ -13,6 +13,17 @@
 
 enum tally_operation { TALLY_LOOKUP, TALLY_SAVE, TALLY_LOAD, TALLY_OPERATIONS };
 
+/* What a worker does with its time. */
+enum tally_phase {
+    TALLY_ASKING,     /* lookups */
+    TALLY_LOADING,    /* loads, with their copies and checksums, and releases */
+    TALLY_VERIFYING,  /* every byte of what was loaded */
+    TALLY_GENERATING, /* what a model would compute */
+    TALLY_SAVING,     /* saves, with their copies and checksums */
+    TALLY_REST,
+    TALLY_PHASES
+};
+
 /* Counters of one worker; only it writes them. */
 struct tally_worker {
     _Atomic uint64_t next; /* its next request: where a worker that takes its place goes on */
@@ -23,6 +34,7 @@ struct tally_worker {
     _Atomic uint64_t late_saves; /* given up because the answer came too late */
     _Atomic uint64_t refused_loads, errors;
     _Atomic uint64_t samples[TALLY_OPERATIONS];
+    _Atomic uint64_t elapsed_ns[TALLY_PHASES], processor_ns[TALLY_PHASES];
     _Atomic int failed; /* it ended by an error; message says which */
     char message[160];
 };

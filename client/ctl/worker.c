@@ -32,6 +32,8 @@ struct worker {
     uint8_t *states;  /* of its saved keys */
     uint8_t *valid;   /* of its loaded blocks */
     int memfd;        /* the cache, if the daemon copies; else -1 */
+    enum tally_phase phase;
+    uint64_t elapsed_ns, processor_ns; /* when it began */
     /* Saves of this request and of the one before, whose blocks are not used again yet. */
     struct saves {
         uint64_t *ids;
@@ -44,6 +46,26 @@ static double now_micros(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* What it has used since the phase before began is that one's. */
+static void enter(struct worker *worker, enum tally_phase phase)
+{
+    uint64_t elapsed = clock_ns(CLOCK_MONOTONIC), processor = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+
+    atomic_fetch_add(&worker->counts->elapsed_ns[worker->phase], elapsed - worker->elapsed_ns);
+    atomic_fetch_add(&worker->counts->processor_ns[worker->phase],
+                     processor - worker->processor_ns);
+    worker->phase = phase;
+    worker->elapsed_ns = elapsed;
+    worker->processor_ns = processor;
 }
 
 static int fail(struct worker *worker, const char *what, kvc_status status)
@@ -161,6 +183,7 @@ static kvc_status settle(struct worker *worker)
 
 static void poison(struct worker *worker, uint32_t count)
 {
+    enter(worker, TALLY_VERIFYING);
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t s = 0; s < worker->options->slices; s++)
             memset(slice_at(worker, worker->blocks[i], s), 0xa5, worker->options->slice_bytes);
@@ -168,6 +191,7 @@ static void poison(struct worker *worker, uint32_t count)
 
 static void verify(struct worker *worker, uint32_t count)
 {
+    enter(worker, TALLY_VERIFYING);
     for (uint32_t i = 0; i < count; i++) {
         if (!worker->valid[i])
             continue;
@@ -187,6 +211,7 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
     struct tally_worker *counts = worker->counts;
     kvc_lease lease;
     *loaded = 0;
+    enter(worker, TALLY_ASKING);
     double start = now_micros();
     kvc_status status =
         kvc_lookup(worker->client, request, &worker->part, 1, worker->keys, n, 0, &lease);
@@ -199,6 +224,7 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
     if (worker->options->verify)
         poison(worker, lease.blocks);
     memset(worker->valid, 0, lease.blocks);
+    enter(worker, TALLY_LOADING);
     start = now_micros();
     kvc_load_args args = {.lease = lease.id,
                           .part = worker->part,
@@ -221,6 +247,7 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
         verify(worker, lease.blocks);
     while (*loaded < lease.blocks && worker->valid[*loaded])
         (*loaded)++;
+    enter(worker, TALLY_LOADING);
     kvc_status released = kvc_release(worker->client, lease.id);
     return status == KVC_E_CHECKSUM || !is_session_loss(status) ? released : status;
 }
@@ -228,10 +255,12 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
 static kvc_status save_rest(struct worker *worker, uint32_t first, uint32_t n)
 {
     struct tally_worker *counts = worker->counts;
+    enter(worker, TALLY_GENERATING);
     for (uint32_t i = first; i < n; i++)
         for (uint32_t s = 0; s < worker->options->slices; s++)
             content_write(worker->keys + (size_t)i * KVC_KEY_BYTES, s,
                           slice_at(worker, worker->blocks[i], s), worker->options->slice_bytes);
+    enter(worker, TALLY_SAVING);
     for (uint32_t at = first; at < n; at += KVC_KEYS_MAX) {
         uint32_t count = n - at < KVC_KEYS_MAX ? n - at : KVC_KEYS_MAX;
         kvc_save_entry entry = {.part = worker->part,
@@ -286,6 +315,7 @@ static kvc_status replay_request(struct worker *worker, uint64_t index)
         status = load_prefix(worker, index + 1, request->n_ids, &loaded);
     if (status == KVC_OK)
         status = save_rest(worker, loaded, request->n_ids);
+    enter(worker, TALLY_REST);
     atomic_fetch_add(&worker->counts->requests, 1);
     atomic_fetch_add(&worker->counts->blocks, request->n_ids);
     return status;
@@ -355,7 +385,10 @@ static void release(struct worker *worker)
 
 int worker_run(const struct worker_options *options)
 {
-    struct worker worker = {.options = options, .counts = &options->tally->workers[options->index]};
+    struct worker worker = {.options = options,
+                            .counts = &options->tally->workers[options->index],
+                            .phase = TALLY_REST,
+                            .elapsed_ns = clock_ns(CLOCK_MONOTONIC)};
     int rc;
     signal(SIGINT, SIG_IGN); /* the parent decides when to stop */
     signal(SIGHUP, SIG_IGN);
@@ -365,5 +398,6 @@ int worker_run(const struct worker_options *options)
     if (rc == 0)
         replay_share(&worker);
     release(&worker);
+    enter(&worker, TALLY_REST);
     return rc;
 }

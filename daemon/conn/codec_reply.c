@@ -265,6 +265,7 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.refused_requests = reply->refused_requests;
     m.failed_demotions = reply->failed_demotions;
     m.cpu_us = reply->cpu_us;
+    m.cpu_system_us = reply->cpu_system_us;
     m.quarantine_oldest_us = reply->quarantine_oldest_us;
     m.pinned_blocks = reply->pinned_blocks;
     m.driver_calls = reply->driver_calls;

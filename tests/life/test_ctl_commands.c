@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -405,13 +406,42 @@ START_TEST(S15_status_shows_the_quarantine)
 }
 END_TEST
 
+static double seconds(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+
+    ck_assert_msg(json_is_number(value) && json_number_value(value) >= 0, "no time %s", name);
+    return json_number_value(value);
+}
+
+/* Where the time went, of the daemon and of the workers, is all of it. */
+static void expect_time_adds_up(const json_t *root, const char *const *phases, size_t n)
+{
+    const json_t *cpu = json_object_get(root, "cpu_s"), *all = json_object_get(root, "phases");
+    double workers = seconds(cpu, "workers"), sum = 0;
+
+    ck_assert_double_le(
+        fabs(seconds(cpu, "daemon_user") + seconds(cpu, "daemon_system") - seconds(cpu, "daemon")),
+        1e-6);
+    ck_assert_double_le(
+        fabs(seconds(cpu, "workers_user") + seconds(cpu, "workers_system") - workers), 1e-6);
+    ck_assert_double_le(seconds(cpu, "daemon_share"), 1);
+    for (size_t i = 0; i < n; i++)
+        sum += seconds(json_object_get(all, phases[i]), "cpu_s");
+    /* The worker's own end is not in it. */
+    ck_assert_double_gt(sum, 0);
+    ck_assert_double_le(sum, workers + 0.1);
+}
+
 START_TEST(replay_reports_what_it_did)
 {
     static const char *const names[] = {
         "requests",     "blocks",         "hit_blocks",  "hit_ratio",    "hits",
         "saved_blocks", "skipped_blocks", "bytes_saved", "bytes_loaded", "verified_bytes",
         "mismatches",   "demotions",      "evictions",   "lookup_us",    "save_us",
-        "load_us",      "seconds"};
+        "load_us",      "seconds",        "blocks_per_s"};
+    static const char *const phases[] = {"lookups",    "loads", "verifying",
+                                         "generating", "saves", "rest"};
     struct daemon *d = daemon_start(NULL);
     json_t *root;
 
@@ -428,6 +458,7 @@ START_TEST(replay_reports_what_it_did)
     ck_assert_int_eq(number(root, "bytes_saved"), number(root, "saved_blocks") * 15000);
     ck_assert_int_eq(number(root, "mismatches"), 0);
     ck_assert_int_eq(number(root, "errors"), 0);
+    expect_time_adds_up(root, phases, sizeof(phases) / sizeof(phases[0]));
     json_decref(root);
     ck_assert_int_eq(count_leftovers(), 0);
     daemon_stop(d);
