@@ -266,7 +266,7 @@ START_TEST(two_sizes_that_are_used_alike_do_not_trade)
     resized = (uint32_t)kit_stats(&kit).resized_extents;
     ck_assert_uint_gt(count_extents(TIER_GPU, SMALL), 0);
     ck_assert_uint_gt(count_extents(TIER_GPU, KIT_SLOT_BYTES), 0);
-    for (uint32_t i = 400; i < 2000; i++) {
+    for (uint32_t i = 400; i < 1000; i++) {
         use(i % 2 ? first : second);
         try_put(worker, 1000 + i * 4, 4);
         run(5);
@@ -384,7 +384,7 @@ START_TEST(out_of_memory_for_a_claim_is_tried_again)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("store/claims", CHECK_UNIT_S,
+CHECK_MAIN_LOOPS("store/claims", CHECK_LIFE_S,
                  {S18_a_second_slot_size_gets_an_extent_of_a_full_tier, 0, 0},
                  {S24_also_where_one_tier_is_all_there_is, 0, 1}, {the_coldest_extent_goes, 0, 0},
                  {S28_extents_with_kept_blocks_stay, 0, 0},
