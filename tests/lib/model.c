@@ -64,6 +64,15 @@ const struct model_shape model_shapes[] = {
      .keys = 20,
      .copy_fails = 600,
      .copy_refused = 200},
+    {.name = "two tenants, one memory",
+     .budget = {8 * MIB, 6 * MIB},
+     .tenants = 2,
+     .share = UINT32_MAX,
+     .moves = true,
+     .slices = {{60 * KIB, 60 * KIB}, {17, 64 * KIB}},
+     .keys = 20,
+     .copy_fails = 50,
+     .copy_refused = 10},
 };
 const uint32_t model_n_shapes = sizeof(model_shapes) / sizeof(model_shapes[0]);
 
@@ -233,7 +242,10 @@ static void make_store(struct model *m)
         .events = {.ctx = m,
                    .save_done = on_save_done,
                    .room = on_room,
-                   .owner_free = on_owner_free},
+                   .owner_free = on_owner_free,
+                   .extents = model_on_extents},
+        .renew_ops = m->shape->moves ? &model_renewer : NULL,
+        .renewer = m,
     };
 
     ck_assert_int_eq(store_create(&config, &m->store), KVC_OK);
@@ -320,6 +332,8 @@ static void end_everything(struct model *m)
     m->ticked = true;
     model_compare(m, true);
     end_moves(m);
+    while (model_renew_step(m))
+        ;
     model_compare(m, true);
     store_stats(m->store, &stats);
     model_expect(m,

@@ -44,6 +44,7 @@
 #define MODEL_LOADS        48u
 #define MODEL_MOVES        64u
 #define MODEL_EVENTS       128u
+#define MODEL_RENEWS       16u
 #define MODEL_TRACE        60u
 #define MODEL_EXTENTS      16u
 
@@ -52,6 +53,7 @@ struct model_shape {
     uint64_t budget[TIER_COUNT];
     uint32_t tenants;
     uint32_t share;                    /* extents a tenant may own in a tier */
+    bool moves;                        /* extents go from one tenant to another */
     uint32_t slices[2][MODEL_SLICES];  /* bytes, of the parts A and B; 0: no more */
     uint32_t keys;                     /* longest run of a request */
     uint32_t copy_fails, copy_refused; /* per mille of moves */
@@ -91,7 +93,9 @@ struct model_owner {
     uint8_t secret[KVC_SECRET_BYTES];
     uint32_t tenant, role;
     uint8_t *page;
-    bool mapped[TIER_COUNT][MODEL_EXTENTS];
+    bool mapped[TIER_COUNT][MODEL_EXTENTS]; /* and it may use it */
+    bool asked[TIER_COUNT][MODEL_EXTENTS];  /* mapped, and to be unmapped */
+    bool granted;
     uint64_t last_word; /* clock of the latest word, or of what else may free it */
 };
 
@@ -171,6 +175,14 @@ struct model_move {
     void *arg;
 };
 
+struct model_renew {
+    bool used;
+    enum tier_kind tier;
+    uint32_t extent;
+    move_done_cb *done;
+    void *arg;
+};
+
 /* What a slot was after the step before. */
 struct model_seen {
     uint32_t state, generation, part, key;
@@ -205,6 +217,7 @@ struct model {
     struct model_lease leases[MODEL_LEASES];
     struct model_load loads[MODEL_LOADS];
     struct model_move moves[MODEL_MOVES];
+    struct model_renew renews[MODEL_RENEWS];
     struct model_event events[MODEL_EVENTS];
     uint32_t n_events;
     uint32_t next_request;
@@ -360,6 +373,14 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l);
 void model_report(struct model *m, struct model_owner *o);
 void model_flush(struct model *m);
 void model_load_sweep(struct model *m);
+
+/* model_extents.c */
+extern const struct renew_ops model_renewer;
+void model_on_extents(void *ctx, struct owner *owner, const uint32_t *withdrawn, uint32_t n,
+                      bool granted);
+void model_extent_steps(struct model *m);
+bool model_renew_step(struct model *m); /* ends one; false: no extent gets new memory */
+void model_map_extents(struct model *m, struct model_owner *o, bool all);
 
 /* model_pin.c: pins, and flushes of keys. */
 void model_pin(struct model *m, struct model_owner *o);

@@ -75,7 +75,7 @@ static void register_parts(struct model *m, struct model_owner *o)
     }
 }
 
-static void map_extents(struct model *m, struct model_owner *o, bool all)
+void model_map_extents(struct model *m, struct model_owner *o, bool all)
 {
     uint32_t extents[3], cursor = 0, n;
     bool more = true;
@@ -130,7 +130,7 @@ struct model_owner *model_owner_open(struct model *m, uint32_t tenant, uint32_t 
         ck_assert_ptr_ne(o->page, MAP_FAILED);
     }
     register_parts(m, o);
-    map_extents(m, o, map_all);
+    model_map_extents(m, o, map_all);
     return o;
 }
 

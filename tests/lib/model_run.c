@@ -114,6 +114,10 @@ static void step(struct model *m)
 {
     uint32_t what = model_below(m, 100);
 
+    if (m->shape->moves && model_chance(m, 120)) {
+        model_extent_steps(m);
+        return;
+    }
     if (model_chance(m, 80))
         arm_fault(m);
     if (what < 30)
