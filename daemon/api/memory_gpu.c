@@ -19,6 +19,8 @@ struct step {
     struct region_refusal wrong;
     uint32_t n;
     struct device_piece pieces[KVC_WIRE_FDS_MAX];
+    struct closer *closer; /* of the pieces' descriptors, which may be anything */
+    struct closer_source source;
 };
 
 static struct errands *errands_of(const struct memory *m)
@@ -29,7 +31,7 @@ static struct errands *errands_of(const struct memory *m)
 static void free_step(struct step *step)
 {
     for (uint32_t i = 0; i < step->n; i++)
-        fd_close(step->pieces[i].fd);
+        closer_close(step->closer, step->pieces[i].fd, step->source);
     mem_free(step);
 }
 
@@ -149,6 +151,9 @@ kvc_status memory_gpu_part(struct memory *m, const struct request *request, stru
     if (step != NULL) {
         step->type = WIRE_REGION_PART;
         step->seq = request->seq;
+        step->closer = m->api->hub.closer;
+        step->source.user = process_uid(m->session->process);
+        step->source.process = process_pid(m->session->process);
         status = take_pieces(step, request, why);
         if (status == KVC_OK)
             status = ask(m, step, why);
