@@ -86,7 +86,12 @@ KVC_API kvc_status kvc_reconnect(kvc_client *client);
  * event loop can forget it in order.
  */
 KVC_API int kvc_fd(const kvc_client *client);
-/* Takes in what the daemon has sent; never blocks. Other calls do it too, while they wait. */
+/*
+ * Takes in what the daemon has sent; never blocks, but for what is enqueued on a GPU when memory has
+ * to be given back. Other calls do it too, while they wait. A worker that makes no calls for a long
+ * time should still do this when kvc_fd is readable: memory that it does not need goes to others
+ * only when it has let go of it.
+ */
 KVC_API kvc_status kvc_dispatch(kvc_client *client);
 
 /* What the last failed call on this client said: "field: detail", valid until the next call. */

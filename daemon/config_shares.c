@@ -36,7 +36,7 @@ static char *trim(char *text)
 
 static bool read_share(char *text, struct store_share *share, char *why)
 {
-    char *equal = strrchr(text, '='), *slash, *name, *amount;
+    char *equal = strchr(text, '='), *slash, *name, *amount;
 
     memset(share, 0, sizeof(*share));
     if (!equal)

@@ -370,6 +370,39 @@ START_TEST(S42_flush_pin_and_namespaces)
 }
 END_TEST
 
+// Who has how much of the tiers, and of which slot size.
+START_TEST(S24_status_shows_extents)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talk_worker w = talk_worker(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, 1);
+    uint32_t extents = 0;
+    const json_t *row;
+    json_t *root;
+    size_t i;
+
+    talk_publish(&w, 0, 3);
+    ck_assert_int_eq(RUN("--socket", daemon_socket(d), "--json", "status"), 0);
+    root = json_of("out");
+    json_array_foreach(json_object_get(root, "extents"), i, row)
+    {
+        bool used = strcmp(json_string_value(json_object_get(row, "state")), "used") == 0;
+
+        extents += (uint32_t)atoi(json_string_value(json_object_get(row, "extents")));
+        ck_assert_int_eq(strcmp(json_string_value(json_object_get(row, "slot_bytes")), "8192") == 0,
+                         used);
+        ck_assert_str_eq(json_string_value(json_object_get(row, "used_slots")), used ? "3" : "0");
+    }
+    ck_assert_uint_eq(extents, w.n_extents);
+    ck_assert_int_eq(number(root, "moved_extents"), 0);
+    ck_assert_int_eq(number(root, "waiting_extents"), 0);
+    json_decref(root);
+    ck_assert_int_eq(RUN("--socket", daemon_socket(d), "status"), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), "slot_bytes"));
+    talk_worker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
 START_TEST(S15_status_shows_the_quarantine)
 {
     struct daemon *d = daemon_start(NULL);
@@ -701,9 +734,10 @@ END_TEST
 CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_version,
            what_is_mistyped_is_refused_with_what_was_meant, every_command_has_its_help,
            without_a_daemon_it_fails_with_1, status_has_its_fields, S42_flush_pin_and_namespaces,
-           a_quota_is_set_and_shown, S15_status_shows_the_quarantine, ping_and_clients,
-           replay_reports_what_it_did, replay_with_a_private_daemon_leaves_nothing,
-           replay_of_bad_lines, replay_can_be_interrupted, replay_that_is_killed_leaves_nothing,
+           a_quota_is_set_and_shown, S24_status_shows_extents, S15_status_shows_the_quarantine,
+           ping_and_clients, replay_reports_what_it_did,
+           replay_with_a_private_daemon_leaves_nothing, replay_of_bad_lines,
+           replay_can_be_interrupted, replay_that_is_killed_leaves_nothing,
            bench_can_be_interrupted, replay_whose_output_nobody_reads,
            replay_in_a_folder_with_a_long_name, F6_replay_survives_its_daemon,
            S42_replay_goes_on_after_a_flush, S15_replay_with_workers_killed)

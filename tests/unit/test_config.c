@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/base/log.h"
+#include "daemon/config_shares.h"
 #include "daemon/config_source.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/tmpdir.h"
@@ -174,12 +175,12 @@ static const struct {
     uint64_t value;
     const char *back;
 } values[] = {
-    {VALUE_TIME, "0ms", 0, "0ms"},      {VALUE_TIME, "1500ms", 1500, "1500ms"},
-    {VALUE_TIME, "90s", 90000, "90s"},  {VALUE_TIME, "120s", 120000, "2m"},
-    {VALUE_TIME, "1H", 3600000, "1h"},  {VALUE_SHARE, "10%", 100, "10%"},
-    {VALUE_SHARE, "0.5%", 5, "0.5%"},   {VALUE_SHARE, "100.0%", 1000, "100%"},
-    {VALUE_COUNT, "64", 64, "64"},
-    {VALUE_MODE, "0660", 0660, "0660"}, {VALUE_MODE, "7", 7, "0007"},
+    {VALUE_TIME, "0ms", 0, "0ms"},     {VALUE_TIME, "1500ms", 1500, "1500ms"},
+    {VALUE_TIME, "90s", 90000, "90s"}, {VALUE_TIME, "120s", 120000, "2m"},
+    {VALUE_TIME, "1H", 3600000, "1h"}, {VALUE_SHARE, "10%", 100, "10%"},
+    {VALUE_SHARE, "0.5%", 5, "0.5%"},  {VALUE_SHARE, "100.0%", 1000, "100%"},
+    {VALUE_COUNT, "64", 64, "64"},     {VALUE_MODE, "0660", 0660, "0660"},
+    {VALUE_MODE, "7", 7, "0007"},
 };
 
 START_TEST(test_values)
@@ -197,12 +198,23 @@ static const struct {
     enum value_kind kind;
     const char *text;
 } no_values[] = {
-    {VALUE_TIME, "5"},    {VALUE_TIME, ""},     {VALUE_TIME, "5d"},
-    {VALUE_TIME, "-5s"},  {VALUE_TIME, "5 s"},  {VALUE_TIME, "1.5s"},
-    {VALUE_COUNT, "1K"},  {VALUE_COUNT, ""},
-    {VALUE_SHARE, "10"},  {VALUE_SHARE, "%"},   {VALUE_SHARE, "1.25%"},
-    {VALUE_SHARE, "-1%"}, {VALUE_SHARE, "1.%"}, {VALUE_MODE, "8"},
-    {VALUE_MODE, ""},     {VALUE_MODE, "0x7"},  {VALUE_TIME, "18446744073709551615h"},
+    {VALUE_TIME, "5"},
+    {VALUE_TIME, ""},
+    {VALUE_TIME, "5d"},
+    {VALUE_TIME, "-5s"},
+    {VALUE_TIME, "5 s"},
+    {VALUE_TIME, "1.5s"},
+    {VALUE_COUNT, "1K"},
+    {VALUE_COUNT, ""},
+    {VALUE_SHARE, "10"},
+    {VALUE_SHARE, "%"},
+    {VALUE_SHARE, "1.25%"},
+    {VALUE_SHARE, "-1%"},
+    {VALUE_SHARE, "1.%"},
+    {VALUE_MODE, "8"},
+    {VALUE_MODE, ""},
+    {VALUE_MODE, "0x7"},
+    {VALUE_TIME, "18446744073709551615h"},
 };
 
 START_TEST(test_no_values)
@@ -407,10 +419,65 @@ START_TEST(test_long_arguments)
 }
 END_TEST
 
+START_TEST(test_shares)
+{
+    struct store_share shares[CONFIG_SHARES_MAX];
+    char why[CONFIG_WHY_MAX];
+    uint32_t n = 0;
+
+    ck_assert(config_shares("uid:1000=25%, name = 4G/16G ,*=0", shares, &n, why));
+    ck_assert_uint_eq(n, 3);
+    ck_assert_str_eq(shares[0].tenant, "uid:1000");
+    ck_assert_uint_eq(shares[0].permille[TIER_GPU], 250);
+    ck_assert_uint_eq(shares[0].permille[TIER_HOST], 250);
+    ck_assert_str_eq(shares[1].tenant, "name");
+    ck_assert_uint_eq(shares[1].permille[TIER_GPU], 0);
+    ck_assert_uint_eq(shares[1].bytes[TIER_GPU], 4ull << 30);
+    ck_assert_uint_eq(shares[1].bytes[TIER_HOST], 16ull << 30);
+    ck_assert_str_eq(shares[2].tenant, "*");
+    ck_assert_uint_eq(shares[2].bytes[TIER_GPU] + shares[2].permille[TIER_GPU], 0);
+}
+END_TEST
+
+static const char *const no_shares[] = {
+    "a",     "=5%",   "a=",         "a=101%", "a=-1",    "a=5%/", "a=/5%",     "a=1%,a=2",
+    "a=1%,", ",a=1%", "a=1%/2%/3%", "a=1x",   "a=1%=2%", "a b",   "*=1%,*=2%", "a=1%%",
+};
+
+START_TEST(test_no_shares)
+{
+    struct store_share shares[CONFIG_SHARES_MAX];
+    char why[CONFIG_WHY_MAX] = "";
+    struct config config;
+    uint32_t n;
+
+    ck_assert_msg(!config_shares(no_shares[_i], shares, &n, why), "%s", no_shares[_i]);
+    ck_assert_ptr_nonnull(strstr(why, "tenant-shares"));
+    config_init(&config);
+    ck_assert(config_check(&config, why));
+    ck_assert(config_set(&config, "tenant-shares", no_shares[_i], CONFIG_FILE, why));
+    ck_assert(!config_check(&config, why));
+}
+END_TEST
+
+START_TEST(test_too_many_shares)
+{
+    struct store_share shares[CONFIG_SHARES_MAX];
+    char text[CONFIG_TEXT_MAX] = "", why[CONFIG_WHY_MAX];
+    uint32_t n, at = 0;
+
+    for (uint32_t i = 0; i <= CONFIG_SHARES_MAX; i++)
+        at += (uint32_t)snprintf(text + at, sizeof(text) - at, "%su%u=1%%", i ? "," : "", i);
+    ck_assert(!config_shares(text, shares, &n, why));
+    ck_assert_ptr_nonnull(strstr(why, "more than 16"));
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("config", CHECK_UNIT_S, {test_sizes, 0, 11}, {test_no_sizes, 0, 19},
                  {test_values, 0, 9}, {test_no_values, 0, 14}, {test_format, 0, 0},
                  {test_defaults, 0, 0}, {test_arguments, 0, 0}, {test_precedence, 0, 0},
                  {test_bad_files, 0, 9}, {test_long_and_absent_files, 0, 0},
                  {test_bad_environment, 0, 0}, {test_change_and_adopt, 0, 0}, {test_quotas, 0, 0},
-                 {test_no_quotas, 0, 15}, {test_quotas_add_up, 0, 0},
+                 {test_no_quotas, 0, 15}, {test_quotas_add_up, 0, 0}, {test_shares, 0, 0},
+                 {test_no_shares, 0, 15}, {test_too_many_shares, 0, 0},
                  {test_a_bad_value_changes_nothing, 0, 0}, {test_long_arguments, 0, 0})
