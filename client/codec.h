@@ -85,6 +85,8 @@ struct codec_map_reply {
     const uint8_t *kinds;
     uint32_t cursor;
     bool more;
+    uint32_t n_handles;
+    const uint8_t *handles; /* CODEC_HANDLE_BYTES each, of the extents that have one */
 };
 bool codec_get_map_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                          struct codec_map_reply *reply);

@@ -104,8 +104,11 @@ bool codec_get_map_reply(struct codec_scratch *scratch, const struct wire_packet
     Kvcache__MapReply *message;
 
     message = codec_unpack_body(scratch, &kvcache__map_reply__descriptor, packet);
-    if (message == NULL || message->kinds.len != message->n_extents)
+    if (message == NULL || message->kinds.len != message->n_extents ||
+        message->handles.len % CODEC_HANDLE_BYTES != 0)
         return false;
+    reply->n_handles = (uint32_t)(message->handles.len / CODEC_HANDLE_BYTES);
+    reply->handles = message->handles.data;
     reply->n_extents = (uint32_t)message->n_extents;
     reply->extents = message->extents;
     reply->kinds = message->kinds.data;

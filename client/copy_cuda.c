@@ -137,7 +137,7 @@ static kvc_status share_event(struct cuda *cuda, void *stream, uint8_t *handle,
 static bool touches_host(const struct cuda *cuda, const struct pack_job *job)
 {
     for (uint32_t i = 0; i < job->n_blocks; i++)
-        if ((uintptr_t)job->blocks[i].slot - cuda->gpu_base >= cuda->gpu_bytes)
+        if ((uintptr_t)job->blocks[i].slot - cuda->host_base < cuda->host_bytes)
             return true;
     return false;
 }

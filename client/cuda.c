@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static kvc_status refuse(char why[CUDA_WHY_MAX], kvc_status status, const char *sentence,
                          const char *detail)
@@ -189,15 +190,12 @@ kvc_status cuda_reserve(struct cuda *cuda, uint64_t bytes, uint8_t **base)
     cuda_leave(cuda);
     if (status != KVC_OK)
         return status;
-    cuda->gpu_base = (uintptr_t)address;
-    cuda->gpu_bytes = bytes;
     *base = address;
     return KVC_OK;
 }
 
 void cuda_unreserve(struct cuda *cuda, uint8_t *base, uint64_t bytes)
 {
-    cuda->gpu_base = cuda->gpu_bytes = 0;
     if (cuda_enter(cuda) != KVC_OK)
         return;
     (void)cuda->driver.vmm_unreserve((uintptr_t)base, bytes);
@@ -242,6 +240,45 @@ void cuda_unmap(struct cuda *cuda, uint8_t *at, uint64_t bytes)
         return;
     (void)cuda->driver.vmm_unmap((uintptr_t)at, bytes);
     cuda_leave(cuda);
+}
+
+kvc_status cuda_open_handle(struct cuda *cuda, const uint8_t handle[CUDA_IPC_BYTES], uint64_t bytes,
+                            uint8_t **at)
+{
+    struct cuda_ipc ipc;
+    uint64_t address = 0, base = 0;
+    size_t size = 0;
+    kvc_status status = cuda_enter(cuda);
+    int error;
+
+    if (status != KVC_OK)
+        return status;
+    memcpy(&ipc, handle, sizeof(ipc));
+    error = cuda->driver.ipc_open(&address, ipc, CUDA_IPC_PEER_ACCESS);
+    if (error == 0 && (cuda->driver.memory_range(&base, &size, address) != 0 || base != address ||
+                       size < bytes)) {
+        (void)cuda->driver.ipc_close(address);
+        error = CUDA_NOT_SUPPORTED;
+    }
+    cuda_leave(cuda);
+    if (error != 0)
+        return KVC_E_MAP;
+    *at = (uint8_t *)(uintptr_t)address;
+    return KVC_OK;
+}
+
+void cuda_close_handle(struct cuda *cuda, uint8_t *at)
+{
+    if (cuda_enter(cuda) != KVC_OK)
+        return;
+    (void)cuda->driver.ipc_close((uintptr_t)at);
+    cuda_leave(cuda);
+}
+
+void cuda_know_host(struct cuda *cuda, const uint8_t *base, uint64_t bytes)
+{
+    cuda->host_base = (uintptr_t)base;
+    cuda->host_bytes = bytes;
 }
 
 kvc_status cuda_register(struct cuda *cuda, uint8_t *at, uint64_t bytes, bool writable)

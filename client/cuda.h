@@ -40,7 +40,7 @@ struct cuda {
     void *stream; /* the library's own, for what is not in the order of a caller's */
     struct cuda_lane lanes[CUDA_LANES];
     uint64_t uses;
-    uint64_t gpu_base, gpu_bytes; /* of the daemon's GPU memory here */
+    uint64_t host_base, host_bytes; /* of the daemon's host memory here */
 };
 
 /* KVC_E_NO_DEVICE, KVC_E_UNSUPPORTED or KVC_E_DEVICE with a sentence in why. */
@@ -61,6 +61,12 @@ void cuda_unreserve(struct cuda *cuda, uint8_t *base, uint64_t bytes);
 /* The descriptor stays the caller's, and may be closed. */
 kvc_status cuda_map(struct cuda *cuda, uint8_t *at, uint64_t bytes, int fd, bool writable);
 void cuda_unmap(struct cuda *cuda, uint8_t *at, uint64_t bytes);
+/* Memory that comes as a legacy handle: at least so many bytes, anywhere. */
+kvc_status cuda_open_handle(struct cuda *cuda, const uint8_t handle[CUDA_IPC_BYTES], uint64_t bytes,
+                            uint8_t **at);
+void cuda_close_handle(struct cuda *cuda, uint8_t *at);
+/* Where the host tier's addresses are: copies to it take few thread blocks. */
+void cuda_know_host(struct cuda *cuda, const uint8_t *base, uint64_t bytes);
 kvc_status cuda_register(struct cuda *cuda, uint8_t *at, uint64_t bytes, bool writable);
 void cuda_unregister(struct cuda *cuda, uint8_t *at);
 

@@ -36,27 +36,45 @@ static void pull_start(kvc_client *client)
     post_map(client, NULL, 0);
 }
 
+/* What an extent came as: a descriptor, or a handle. */
+struct arrivals {
+    uint32_t fd, handle; /* that are taken so far */
+};
+
+static kvc_status map_one(kvc_client *client, const struct codec_map_reply *reply,
+                          const struct wire_packet *packet, uint32_t i, struct arrivals *taken)
+{
+    const char *what = "";
+
+    if (reply->kinds[i] == MAP_CUDA_HANDLE) {
+        if (taken->handle >= reply->n_handles)
+            return KVC_E_PROTOCOL;
+        return map_open_extent(&client->map, reply->extents[i],
+                               reply->handles + (size_t)taken->handle++ * CODEC_HANDLE_BYTES,
+                               &what);
+    }
+    if (taken->fd >= packet->n_fds)
+        return KVC_E_PROTOCOL;
+    return map_extent(&client->map, reply->extents[i], reply->kinds[i], packet->fds[taken->fd++],
+                      &what);
+}
+
 /* Maps what came; mapped is what is acknowledged: what this process has no room for is left out. */
 static kvc_status map_all(kvc_client *client, const struct codec_map_reply *reply,
                           const struct wire_packet *packet, uint32_t *mapped, uint32_t *n_mapped)
 {
-    uint32_t fd = 0;
+    struct arrivals taken = {0};
 
     *n_mapped = 0;
     for (uint32_t i = 0; i < reply->n_extents; i++) {
-        const char *what = "";
-        kvc_status status;
+        kvc_status status = map_one(client, reply, packet, i, &taken);
 
-        if (fd >= packet->n_fds)
-            return KVC_E_PROTOCOL;
-        status =
-            map_extent(&client->map, reply->extents[i], reply->kinds[i], packet->fds[fd++], &what);
         if (status == KVC_OK)
             mapped[(*n_mapped)++] = reply->extents[i];
         else if (status != KVC_E_MAP)
             return status;
     }
-    return fd == packet->n_fds ? KVC_OK : KVC_E_PROTOCOL;
+    return taken.fd == packet->n_fds && taken.handle == reply->n_handles ? KVC_OK : KVC_E_PROTOCOL;
 }
 
 void extents_take_reply(kvc_client *client, struct wire_packet *packet)

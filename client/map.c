@@ -97,6 +97,8 @@ static kvc_status open_page(struct map *map, const struct codec_hello_reply *hel
         return KVC_E_MAP;
     }
     map->page = page;
+    if (map->cuda != NULL && map->tiers[1].base != NULL)
+        cuda_know_host(map->cuda, map->tiers[1].base, map->tiers[1].bytes);
     map->page_words = hello->page_words;
     map->page_stride = hello->page_stride;
     return KVC_OK;
@@ -117,11 +119,26 @@ kvc_status map_open(struct map *map, const struct codec_hello_reply *hello, int 
     return status;
 }
 
+static bool is_opened(const struct map_tier *tier, uint32_t index)
+{
+    return tier->opened != NULL && tier->opened[index] != NULL;
+}
+
+static void unmap_from_gpu(struct map *map, struct map_tier *tier, uint32_t index)
+{
+    if (is_opened(tier, index)) {
+        cuda_close_handle(map->cuda, tier->opened[index]);
+        tier->opened[index] = NULL;
+    } else {
+        cuda_unmap(map->cuda, tier->base + index * tier->extent_bytes, tier->extent_bytes);
+    }
+}
+
 static void close_gpu_tier(struct map *map, struct map_tier *tier)
 {
     for (uint32_t i = 0; i < tier->n_extents; i++)
         if (tier->states[i] == MAP_MAPPED)
-            cuda_unmap(map->cuda, tier->base + i * tier->extent_bytes, tier->extent_bytes);
+            unmap_from_gpu(map, tier, i);
     cuda_unreserve(map->cuda, tier->base, tier->bytes);
 }
 
@@ -151,6 +168,7 @@ void map_close(struct map *map, bool inherited)
         if (!inherited && map->tiers[i].base != NULL)
             close_tier(map, &map->tiers[i]);
         free(map->tiers[i].states);
+        free(map->tiers[i].opened);
     }
     if (!inherited && map->page != NULL) {
         if (map->cuda != NULL)
@@ -227,6 +245,27 @@ kvc_status map_extent(struct map *map, uint32_t extent, uint32_t kind, int fd, c
     return KVC_OK;
 }
 
+kvc_status map_open_extent(struct map *map, uint32_t extent, const uint8_t *handle,
+                           const char **what)
+{
+    uint32_t index;
+    struct map_tier *tier = tier_of(map, extent, &index);
+
+    *what = "extents";
+    if (tier == NULL || !tier->on_gpu)
+        return KVC_E_PROTOCOL;
+    if (tier->states[index] == MAP_MAPPED)
+        return KVC_OK;
+    if (tier->opened == NULL)
+        tier->opened = calloc(tier->n_extents, sizeof(*tier->opened));
+    if (tier->opened == NULL ||
+        cuda_open_handle(map->cuda, handle, tier->extent_bytes, &tier->opened[index]) != KVC_OK)
+        return KVC_E_MAP;
+    tier->states[index] = MAP_MAPPED;
+    map->n_mapped++;
+    return KVC_OK;
+}
+
 kvc_status map_drop(struct map *map, uint32_t extent, const char **what)
 {
     uint32_t index;
@@ -242,7 +281,7 @@ kvc_status map_drop(struct map *map, uint32_t extent, const char **what)
     map->n_mapped--;
     tier->states[index] = MAP_RESERVED;
     if (tier->on_gpu) {
-        cuda_unmap(map->cuda, at, tier->extent_bytes);
+        unmap_from_gpu(map, tier, index);
         return KVC_OK;
     }
     if (map->cuda != NULL)
@@ -264,17 +303,20 @@ bool map_has(const struct map *map, uint32_t extent)
 uint8_t *map_at(const struct map *map, uint32_t tier_index, uint64_t offset, uint64_t bytes)
 {
     const struct map_tier *tier;
+    uint64_t first, last;
 
     if (tier_index >= CODEC_TIERS || bytes == 0)
         return NULL;
     tier = &map->tiers[tier_index];
     if (offset % KVC_SLOT_ALIGN != 0 || bytes > tier->bytes || offset > tier->bytes - bytes)
         return NULL;
-    for (uint64_t i = offset / tier->extent_bytes; i <= (offset + bytes - 1) / tier->extent_bytes;
-         i++)
-        if (tier->states[i] != MAP_MAPPED)
+    first = offset / tier->extent_bytes;
+    last = (offset + bytes - 1) / tier->extent_bytes;
+    for (uint64_t i = first; i <= last; i++)
+        if (tier->states[i] != MAP_MAPPED || (is_opened(tier, (uint32_t)i) && first != last))
             return NULL;
-    return tier->base + offset;
+    return is_opened(tier, (uint32_t)first) ? tier->opened[first] + offset % tier->extent_bytes
+                                            : tier->base + offset;
 }
 
 uint64_t *map_cells(const struct map *map, uint32_t word)

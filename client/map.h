@@ -1,6 +1,7 @@
 /*
  * The daemon's memory in this process: a reserved range for each tier, in which extent i lies at
- * i * extent_bytes once it is mapped, and the completion page. A location in a reply is a tier and
+ * i * extent_bytes once it is mapped (but for those of a GPU that come as legacy handles, which lie
+ * anywhere), and the completion page. A location in a reply is a tier and
  * an offset; map_at is the only way from one to an address, and gives none outside what is mapped.
  * With a GPU, the gpu tier's addresses are the GPU's, and what lies on the host is registered so
  * that kernels may touch it.
@@ -24,7 +25,7 @@ enum map_extent_state {
 
 struct cuda;
 
-enum map_kind { MAP_MEMFD = 1, MAP_CUDA_FD = 2 }; /* MemoryKind of kvcache.proto */
+enum map_kind { MAP_MEMFD = 1, MAP_CUDA_FD = 2, MAP_CUDA_HANDLE = 3 }; /* MemoryKind */
 
 struct map_tier {
     bool on_gpu;
@@ -32,6 +33,7 @@ struct map_tier {
     uint64_t bytes, extent_bytes;
     uint32_t n_extents;
     uint8_t *states; /* enum map_extent_state of each */
+    uint8_t **opened; /* NULL, or where the driver put those that came as handles */
 };
 
 struct map {
@@ -62,6 +64,9 @@ void map_close(struct map *map, bool inherited);
  * One that is mapped already is left as it is.
  */
 kvc_status map_extent(struct map *map, uint32_t extent, uint32_t kind, int fd, const char **what);
+/* The same from a legacy handle of CODEC_HANDLE_BYTES. */
+kvc_status map_open_extent(struct map *map, uint32_t extent, const uint8_t *handle,
+                           const char **what);
 kvc_status map_drop(struct map *map, uint32_t extent, const char **what);
 bool map_has(const struct map *map, uint32_t extent);
 

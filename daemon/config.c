@@ -24,6 +24,7 @@ struct option {
 };
 
 static const char *const devices[] = {"auto", "host", "cuda", NULL};
+static const char *const memories[] = {"auto", "vmm", "legacy", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const origins[] = {"default", "file", "environment", "argument", "runtime"};
 
@@ -42,6 +43,8 @@ static const struct option options[] = {
      "auto, host (memory of this machine in place of a GPU) or cuda"},
     {"gpus", VALUE_TEXT, START, FIELD(gpus), "first", 0, 0, NULL, "LIST",
      "which GPUs: first (that the driver shows), all, or UUIDs (GPU-...) with commas between"},
+    {"gpu-memory", VALUE_CHOICE, START, FIELD(gpu_memory), "auto", 0, UINT64_MAX, memories, "KIND",
+     "how workers get it: vmm (descriptors), legacy (handles; no block larger than an extent), auto"},
     {"gpu-bytes", VALUE_SIZE, START, FIELD(gpu_bytes), "256M", 0, UINT64_MAX, NULL, "SIZE",
      "memory of the GPU tier, on each GPU; 0: none"},
     {"host-bytes", VALUE_SIZE, START, FIELD(host_bytes), "1G", 0, UINT64_MAX, NULL, "SIZE",

@@ -34,6 +34,7 @@ struct config {
     uint64_t socket_mode;
     uint64_t device; /* enum config_device */
     char gpus[CONFIG_TEXT_MAX];
+    uint64_t gpu_memory; /* of device_cuda_choice */
     uint64_t gpu_bytes, host_bytes; /* the first of each GPU */
     uint64_t log_level; /* enum log_level */
     uint64_t lease_ms, save_proof_ms, promotion_ms, drain_ms;

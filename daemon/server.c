@@ -96,6 +96,10 @@ static void mask_signals(int how)
  */
 static int choose_device(struct server *s)
 {
+    const struct device_cuda_choice choice = {
+        .gpus = s->config->gpus,
+        .memory = (int)s->config->gpu_memory,
+    };
     char why[DEVICE_WHY_MAX];
     kvc_status status;
 
@@ -103,7 +107,7 @@ static int choose_device(struct server *s)
     if (s->config->device == CONFIG_DEVICE_HOST)
         return 0;
     mask_signals(SIG_BLOCK);
-    status = device_cuda_open(&s->device, s->config->gpus, why);
+    status = device_cuda_open(&s->device, &choice, why);
     mask_signals(SIG_UNBLOCK);
     if (status == KVC_OK)
         return 0;

@@ -21,6 +21,23 @@ static kvc_status check_register(const struct msg_register *r, struct refusal *w
     return name_check(r->name, why, "name");
 }
 
+/* Extents with handles lie apart, and a block cannot lie in two of them. */
+static kvc_status check_size(const struct session *s, const struct msg_register *r,
+                             struct refusal *why)
+{
+    const struct tier *gpu = s->api->tiers[TIER_GPU];
+    uint64_t bytes = 0;
+
+    if (gpu == NULL || tier_bytes(gpu) == 0 || tier_memory(gpu) != DEVICE_MEMORY_CUDA_HANDLE)
+        return KVC_OK;
+    for (uint32_t i = 0; i < r->slice_bytes.n; i++)
+        bytes += r->slice_bytes.values[i] + (uint64_t)KVC_SLICE_ALIGN;
+    if (bytes > tier_extent_bytes(gpu))
+        return refuse(why, KVC_E_LIMIT,
+                      "a block that is larger than an extent of this GPU's memory", "slice_bytes");
+    return KVC_OK;
+}
+
 kvc_status layout_register(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct msg_register *r = &request->register_;
@@ -39,6 +56,8 @@ kvc_status layout_register(struct session *s, const struct request *request, str
     struct msg_register_reply reply;
     kvc_status status = check_register(r, why);
 
+    if (status == KVC_OK)
+        status = check_size(s, r, why);
     if (status == KVC_OK)
         status = store_register(s->api->store, s->owner, &part, &info, why);
     if (status != KVC_OK)
@@ -84,20 +103,37 @@ static void close_fds(int *fds, uint32_t n)
         fd_close(fds[i]);
 }
 
+/* What extents are handed out as. */
+struct handed {
+    uint8_t kinds[KVC_WIRE_FDS_MAX];
+    uint32_t n_fds, n_handles;
+    int fds[KVC_WIRE_FDS_MAX];
+    uint8_t handles[KVC_WIRE_FDS_MAX * DEVICE_HANDLE_BYTES];
+};
+
 static kvc_status export_extents(const struct session *s, const uint32_t *extents, uint32_t n,
-                                 uint8_t *kinds, int *fds, struct refusal *why)
+                                 struct handed *handed, struct refusal *why)
 {
     const bool readonly = s->role != STORE_ROLE_WORKER;
 
+    handed->n_fds = handed->n_handles = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct tier *tier = s->api->tiers[EXTENT_TIER(extents[i])];
-        kvc_status status = tier_export(tier, EXTENT_INDEX(extents[i]), readonly, &fds[i]);
+        const bool has_handle = tier_memory(tier) == DEVICE_MEMORY_CUDA_HANDLE;
+        kvc_status status =
+            has_handle
+                ? tier_export_handle(tier, EXTENT_INDEX(extents[i]),
+                                     handed->handles +
+                                         (size_t)handed->n_handles * DEVICE_HANDLE_BYTES)
+                : tier_export(tier, EXTENT_INDEX(extents[i]), readonly, &handed->fds[handed->n_fds]);
 
         if (status != KVC_OK) {
-            close_fds(fds, i);
+            close_fds(handed->fds, handed->n_fds);
             return refuse(why, status, "an extent cannot be handed out now", "%s", "");
         }
-        kinds[i] = (uint8_t)tier_memory(tier);
+        handed->n_handles += has_handle;
+        handed->n_fds += !has_handle;
+        handed->kinds[i] = (uint8_t)tier_memory(tier);
     }
     return KVC_OK;
 }
@@ -106,9 +142,8 @@ kvc_status layout_map(struct session *s, const struct request *request, struct r
 {
     const struct msg_map *map = &request->map;
     uint32_t extents[KVC_WIRE_FDS_MAX];
-    uint8_t kinds[KVC_WIRE_FDS_MAX];
-    int fds[KVC_WIRE_FDS_MAX];
-    struct msg_map_reply reply = {.extents = extents, .kinds = kinds};
+    struct handed handed;
+    struct msg_map_reply reply = {.extents = extents, .kinds = handed.kinds};
     struct bytes body;
     kvc_status status = check_mapped(s, map->mapped, why);
 
@@ -116,21 +151,22 @@ kvc_status layout_map(struct session *s, const struct request *request, struct r
         return status;
     reply.n = store_owner_extents(s->api->store, s->owner, map->cursor, extents, KVC_WIRE_FDS_MAX,
                                   &reply.cursor, &reply.more);
-    status = export_extents(s, extents, reply.n, kinds, fds, why);
+    status = export_extents(s, extents, reply.n, &handed, why);
     if (status != KVC_OK)
         return status;
     for (uint32_t i = 0; i < map->mapped.n; i++) {
         status = store_owner_mapped(s->api->store, s->owner, map->mapped.values[i]);
         if (status != KVC_OK) {
-            close_fds(fds, reply.n);
+            close_fds(handed.fds, handed.n_fds);
             return refuse(why, status, "cannot be acknowledged", "mapped[%u]", i);
         }
     }
     for (uint32_t i = 0; i < reply.n; i++)
         store_owner_offer(s->api->store, s->owner, extents[i]);
+    reply.handles = (struct bytes){handed.handles, (size_t)handed.n_handles * DEVICE_HANDLE_BYTES};
     body = codec_map(s->api->codec, &reply);
-    connection_send(s->connection, WIRE_MAP | WIRE_REPLY, request->seq, body.data, body.len, fds,
-                    reply.n);
+    connection_send(s->connection, WIRE_MAP | WIRE_REPLY, request->seq, body.data, body.len,
+                    handed.fds, handed.n_fds);
     return KVC_OK;
 }
 

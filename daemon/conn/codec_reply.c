@@ -84,6 +84,7 @@ struct bytes codec_map(struct codec *codec, const struct msg_map_reply *reply)
     m.n_extents = reply->n;
     m.extents = (uint32_t *)reply->extents;
     m.kinds = BINARY(reply->kinds, reply->n);
+    m.handles = BINARY(reply->handles.data, reply->handles.len);
     m.cursor = reply->cursor;
     m.more = reply->more;
     return BODY(codec, m);

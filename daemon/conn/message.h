@@ -280,6 +280,7 @@ struct msg_map_reply {
     const uint32_t *extents;
     const uint8_t *kinds;
     uint32_t n;
+    struct bytes handles; /* of those that have no descriptor */
     uint32_t cursor;
     bool more;
 };

@@ -62,13 +62,26 @@ void device_cuda_free_streams(struct device_cuda_slab *slab)
     }
 }
 
+uint32_t device_cuda_gpu_of(const struct device_slab *slab, uint32_t extent)
+{
+    const struct device_cuda_slab *state = slab->state;
+
+    return (uint32_t)((uint64_t)extent * state->cuda->n_gpus / slab->n_extents);
+}
+
+static uint64_t address_of(const struct device_slab *slab, uint64_t offset)
+{
+    return slab->ops->address != NULL ? (uintptr_t)slab->ops->address(slab, offset)
+                                      : (uintptr_t)slab->base + offset;
+}
+
 /* The GPU whose copy engines move between two extents: the one that has either of them. */
 static uint32_t engine_of(const struct device_slab *to, uint32_t to_extent,
                           const struct device_slab *from, uint32_t from_extent)
 {
-    if (to->ops == &device_cuda_gpu)
+    if (to->ops != &device_cuda_host)
         return device_cuda_gpu_of(to, to_extent);
-    return from->ops == &device_cuda_gpu ? device_cuda_gpu_of(from, from_extent) : 0;
+    return from->ops != &device_cuda_host ? device_cuda_gpu_of(from, from_extent) : 0;
 }
 
 /* One run that lies in one extent of either slab: host memory is registered by the extent. */
@@ -92,8 +105,8 @@ static kvc_status copy_run(struct device_slab *to, uint64_t to_offset, struct de
     if (status != KVC_OK)
         return status;
     status = device_cuda_check(cuda, "cannot copy", extent,
-                               cuda->driver.copy_async((uintptr_t)to->base + to_offset,
-                                                       (uintptr_t)from->base + from_offset, bytes,
+                               cuda->driver.copy_async(address_of(to, to_offset),
+                                                       address_of(from, from_offset), bytes,
                                                        state->streams[gpu]));
     device_cuda_leave(cuda);
     return status;
@@ -191,11 +204,14 @@ static void describe(const struct device_cuda *cuda, struct device *device)
         memcpy(device->gpus[i].name, cuda->gpus[i].name, sizeof(device->gpus[i].name));
         log_info("device", "gpu=%u name=\"%s\"", i, cuda->gpus[i].name);
     }
+    if (cuda->legacy)
+        device->gpu = &device_cuda_legacy;
     if (cuda->gpus[0].has_kernels)
         device->lending = &device_cuda_lending;
 }
 
-kvc_status device_cuda_open(struct device *device, const char *gpus, char why[DEVICE_WHY_MAX])
+kvc_status device_cuda_open(struct device *device, const struct device_cuda_choice *choice,
+                            char why[DEVICE_WHY_MAX])
 {
     struct device_cuda *cuda = mem_zalloc(sizeof(*cuda));
     struct device made = {
@@ -221,7 +237,7 @@ kvc_status device_cuda_open(struct device *device, const char *gpus, char why[DE
     if (nvml_open(&cuda->nvml) != KVC_OK)
         log_warn("device", "no NVML (libnvidia-ml.so.1): what a killed worker was writing to stays "
                            "in quarantine");
-    status = device_cuda_choose(cuda, gpus, why);
+    status = device_cuda_choose(cuda, choice, why);
     if (status != KVC_OK) {
         cuda_close(&made);
         return status;

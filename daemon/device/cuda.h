@@ -30,12 +30,14 @@ struct cuda_gpu {
 struct device_cuda {
     struct cuda_driver driver;
     struct nvml *nvml; /* NULL: this machine has none */
+    bool legacy; /* the GPUs' slab has handles and no descriptors */
     uint32_t n_gpus;
     struct cuda_gpu gpus[DEVICE_GPUS_MAX];
     atomic_uint thread_blocks; /* of copies by the daemon at most; 0: what was measured */
 };
 
 extern const struct device_ops device_cuda_gpu;
+extern const struct device_ops device_cuda_legacy;
 extern const struct device_ops device_cuda_host;
 extern const struct device_lending device_cuda_lending;
 
@@ -53,7 +55,8 @@ kvc_status device_cuda_enter(struct device_cuda *cuda, uint32_t gpu);
 void device_cuda_leave(struct device_cuda *cuda);
 
 /* Chooses the GPUs that are asked for and opens their contexts: cuda_choose.c. */
-kvc_status device_cuda_choose(struct device_cuda *cuda, const char *gpus, char why[DEVICE_WHY_MAX]);
+kvc_status device_cuda_choose(struct device_cuda *cuda, const struct device_cuda_choice *choice,
+                              char why[DEVICE_WHY_MAX]);
 void device_cuda_release(struct device_cuda *cuda); /* their contexts */
 
 kvc_status device_cuda_make_streams(struct device_cuda_slab *slab);

@@ -13,8 +13,8 @@ static kvc_status refuse(char why[DEVICE_WHY_MAX], kvc_status status, const char
     return status;
 }
 
-static kvc_status check_gpu(const struct device_cuda *cuda, const struct cuda_gpu *gpu,
-                            char why[DEVICE_WHY_MAX])
+static kvc_status check_gpu(struct device_cuda *cuda, const struct cuda_gpu *gpu,
+                            const struct device_cuda_choice *choice, char why[DEVICE_WHY_MAX])
 {
     const struct cuda_driver *driver = &cuda->driver;
     int vmm = 0, export = 0, pointers = 0;
@@ -27,9 +27,11 @@ static kvc_status check_gpu(const struct device_cuda *cuda, const struct cuda_gp
         (cuda->nvml != NULL && nvml_is_divided(cuda->nvml, gpu->uuid)))
         return refuse(why, KVC_E_UNSUPPORTED, gpu->name,
                       "is divided (MIG), which cannot share memory between processes");
-    if (!vmm || !export)
+    if ((!vmm || !export) && choice->memory == DEVICE_MEMORY_DESCRIPTORS)
         return refuse(why, KVC_E_UNSUPPORTED, gpu->name,
                       "cannot export memory as file descriptors");
+    cuda->legacy =
+        cuda->legacy || !vmm || !export || choice->memory == DEVICE_MEMORY_HANDLES;
     if (!pointers)
         return refuse(why, KVC_E_UNSUPPORTED, gpu->name,
                       "has no common addresses for registered host memory");
@@ -188,16 +190,37 @@ static kvc_status check_peers(const struct device_cuda *cuda, char why[DEVICE_WH
     return KVC_OK;
 }
 
-kvc_status device_cuda_choose(struct device_cuda *cuda, const char *gpus, char why[DEVICE_WHY_MAX])
+/* Memory of one context is reached from another only if that was asked for, but for mappings. */
+static kvc_status enable_peers(struct device_cuda *cuda, char why[DEVICE_WHY_MAX])
 {
-    kvc_status status = find_gpus(cuda, gpus, why);
+    for (uint32_t a = 0; a < cuda->n_gpus; a++)
+        for (uint32_t b = 0; b < cuda->n_gpus; b++) {
+            int error = 0;
+
+            if (a == b || device_cuda_enter(cuda, a) != KVC_OK)
+                continue;
+            error = cuda->driver.peer_enable(cuda->gpus[b].context, 0);
+            device_cuda_leave(cuda);
+            if (error != 0 && error != CUDA_IS_ENABLED)
+                return refuse(why, cuda_status(error), cuda->gpus[a].name,
+                              "is given no access to another of the GPUs");
+        }
+    return KVC_OK;
+}
+
+kvc_status device_cuda_choose(struct device_cuda *cuda, const struct device_cuda_choice *choice,
+                              char why[DEVICE_WHY_MAX])
+{
+    kvc_status status = find_gpus(cuda, choice->gpus, why);
 
     for (uint32_t i = 0; i < cuda->n_gpus && status == KVC_OK; i++)
-        status = check_gpu(cuda, &cuda->gpus[i], why);
+        status = check_gpu(cuda, &cuda->gpus[i], choice, why);
     if (status == KVC_OK)
         status = check_peers(cuda, why);
     for (uint32_t i = 0; i < cuda->n_gpus && status == KVC_OK; i++)
         status = open_gpu(cuda, i, why);
+    if (status == KVC_OK && cuda->legacy)
+        status = enable_peers(cuda, why);
     return status;
 }
 

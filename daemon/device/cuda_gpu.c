@@ -29,11 +29,6 @@ static uint64_t address_of(const struct device_slab *slab, uint32_t extent)
     return (uintptr_t)slab->base + extent * slab->extent_bytes;
 }
 
-uint32_t device_cuda_gpu_of(const struct device_slab *slab, uint32_t extent)
-{
-    return (uint32_t)((uint64_t)extent * gpu_of(slab)->common.cuda->n_gpus / slab->n_extents);
-}
-
 static struct cuda_allocation allocation_on(const struct cuda_gpu *gpu)
 {
     return (struct cuda_allocation){

@@ -27,7 +27,7 @@ enum device_memory { /* MemoryKind of kvcache.proto */
 /* One reserved address range that extents are mapped into, one behind the other. */
 struct device_slab {
     const struct device_ops *ops;
-    uint8_t *base; /* address of byte 0 in this process */
+    uint8_t *base; /* address of byte 0 in this process; NULL: see device_ops::address */
     uint64_t extent_bytes;
     uint32_t n_extents;
     void *state; /* the device's own */
@@ -35,6 +35,8 @@ struct device_slab {
 
 struct device_ops {
     enum device_memory memory;
+    /* Where an offset is, of slabs whose extents do not lie one behind the other; NULL: at base. */
+    uint8_t *(*address)(const struct device_slab *slab, uint64_t offset);
 
     /* Reserves address space for a slab; no memory yet. state is the device's. */
     kvc_status (*slab_create)(void *state, uint64_t extent_bytes, uint32_t n_extents,
@@ -45,6 +47,8 @@ struct device_ops {
     kvc_status (*extent_create)(struct device_slab *slab, uint32_t extent);
     /* A new descriptor, CLOEXEC, the caller's, for a worker to map; read-only if so. */
     kvc_status (*extent_export)(struct device_slab *slab, uint32_t extent, bool readonly, int *fd);
+    /* In place of that, of memory kind CUDA_HANDLE: what others open it by. */
+    kvc_status (*extent_handle)(struct device_slab *slab, uint32_t extent, uint8_t *handle);
     /* Touches bytes of an extent so that later use is not slowed by page faults. Any thread. */
     kvc_status (*extent_populate)(struct device_slab *slab, uint32_t extent, uint64_t offset,
                                   uint64_t bytes);
@@ -189,6 +193,13 @@ extern const struct device device_all_host;
  * KVC_E_UNSUPPORTED for one that cannot do this, KVC_E_DEVICE for one that fails; why is a
  * sentence.
  */
-kvc_status device_cuda_open(struct device *device, const char *gpus, char why[DEVICE_WHY_MAX]);
+struct device_cuda_choice {
+    const char *gpus;
+    /* Whether memory that has a legacy handle takes the place of memory with descriptors, which
+     * DEVICE_MEMORY_AUTO does where a GPU has no other. Blocks are then no larger than extents. */
+    enum { DEVICE_MEMORY_AUTO, DEVICE_MEMORY_DESCRIPTORS, DEVICE_MEMORY_HANDLES } memory;
+};
+kvc_status device_cuda_open(struct device *device, const struct device_cuda_choice *choice,
+                            char why[DEVICE_WHY_MAX]);
 
 #endif

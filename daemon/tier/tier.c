@@ -88,10 +88,18 @@ kvc_status tier_export(struct tier *tier, uint32_t extent, bool readonly, int *f
     return tier->slab.ops->extent_export(&tier->slab, extent, readonly, fd);
 }
 
+kvc_status tier_export_handle(struct tier *tier, uint32_t extent, uint8_t *handle)
+{
+    if (extent >= tier->slab.n_extents)
+        return KVC_E_INVALID;
+    return tier->slab.ops->extent_handle(&tier->slab, extent, handle);
+}
+
 uint8_t *tier_address(const struct tier *tier, uint64_t offset)
 {
     assert(offset < tier_bytes(tier));
-    return tier->slab.base + offset;
+    return tier->slab.ops->address != NULL ? tier->slab.ops->address(&tier->slab, offset)
+                                           : tier->slab.base + offset;
 }
 
 uint64_t tier_populated(const struct tier *tier)

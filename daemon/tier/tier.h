@@ -40,6 +40,9 @@ struct device_slab *tier_slab(struct tier *tier);
 /* A descriptor of an extent for a worker; the caller's to close. */
 kvc_status tier_export(struct tier *tier, uint32_t extent, bool readonly, int *fd);
 
+/* The same of memory that has handles: DEVICE_HANDLE_BYTES. */
+kvc_status tier_export_handle(struct tier *tier, uint32_t extent, uint8_t *handle);
+
 /* Where a byte of the tier is in this process; not to be read on a device that is no host. */
 uint8_t *tier_address(const struct tier *tier, uint64_t offset);
 
