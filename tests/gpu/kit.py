@@ -26,6 +26,8 @@ DEVICE = "cpu" if REHEARSE else "cuda"
 WAIVED = 77
 MS = 20000
 
+if REHEARSE:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("KVCACHE_LIBRARY", os.path.join(BUILD, "libkvcache.so.0"))
 sys.path.insert(0, os.path.join(ROOT, "client", "python"))
 sys.dont_write_bytecode = True

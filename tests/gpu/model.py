@@ -152,3 +152,21 @@ class Model:
                 out = self._attend(q, k, v, mask[:, None, None, None])
             x = self._finish(layer, x, out)
         return x[:, 0]
+
+    @torch.inference_mode()
+    def extend(self, tokens, positions, tables):
+        """Hidden states [b, n, hidden] of n more tokens of each of a batch at any positions, behind
+        what the blocks of tables [b, blocks] hold; tokens, positions: [b, n]. Everything on the
+        device: a CUDA graph can hold it. Attention looks at whole tables and masks."""
+        b, n = tokens.shape
+        slots = (tables.gather(1, positions // TOKENS) * TOKENS + positions % TOKENS).flatten()
+        mask = torch.arange(tables.shape[1] * TOKENS, device=self.device) <= positions[..., None]
+        x = self.embedding[tokens]
+        for layer, cache in zip(self.layers, self.cache):
+            q, k, v = self._project(layer, x, positions)
+            flat = cache.view(2, -1, *cache.shape[3:])
+            flat[0].index_copy_(0, slots, k.flatten(0, 1))
+            flat[1].index_copy_(0, slots, v.flatten(0, 1))
+            k, v = (c[tables].flatten(1, 2) for c in cache)
+            x = self._finish(layer, x, self._attend(q, k, v, mask[:, None, None]))
+        return x
