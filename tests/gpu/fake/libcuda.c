@@ -152,7 +152,7 @@ int fake_context_retain(void **context, int device)
     pthread_mutex_lock(&fake.lock);
     if (fake.retained++ == 0 && folder != NULL) {
         snprintf(path, sizeof(path), "%s/%d", folder, (int)getpid());
-        fake.lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        fake.lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fake.lock_fd >= 0)
             (void)flock(fake.lock_fd, LOCK_EX | LOCK_NB); // one pid in two namespaces
     }

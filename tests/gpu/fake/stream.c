@@ -137,7 +137,7 @@ static int open_page(uint64_t name, bool make)
 
     snprintf(path, sizeof(path), "%s/event-%llx", folder != NULL ? folder : "/tmp",
              (unsigned long long)name);
-    fd = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT | O_EXCL : 0), 0600);
+    fd = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT | O_EXCL : 0), 0666);
     if (fd >= 0 && make && ftruncate(fd, 4096) != 0)
         return -1;
     return fd;
