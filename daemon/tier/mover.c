@@ -185,13 +185,11 @@ static void batch_done(uv_work_t *work, int cancelled)
     /* The lane is busy again before callbacks run: they may ask for more. */
     if (!m->stopping)
         start_batches(m);
-    /* A batch may hold several pieces of a job; the last of them finishes it. */
+    /* A batch may hold several pieces of a job, side by side; the last of them finishes it. */
     for (uint32_t i = 0; i < n; i++) {
         struct job *job = done[i].job;
-        bool last = true;
+        bool last = i + 1 == n || done[i + 1].job != job;
 
-        for (uint32_t j = i + 1; last && j < n; j++)
-            last = done[j].job != job;
         if (last && job->in_flight == 0 && !list_linked(&job->link))
             finish(m, job);
     }

@@ -14,8 +14,8 @@
 
 #include "daemon/tier/tier.h"
 
-#define MOVER_BATCHES 2u  /* in flight: half of libuv's usual four threads */
-#define MOVER_BATCH   64u /* pieces of a batch */
+#define MOVER_BATCHES 2u   /* in flight: half of libuv's usual four threads */
+#define MOVER_BATCH   256u /* pieces of a batch */
 
 struct mover;
 
