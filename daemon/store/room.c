@@ -47,8 +47,13 @@ static bool take(struct partition *taker, enum tier_kind tier, const uint64_t *m
 void room_name(struct partition *partition, enum tier_kind tier, uint32_t slot, uint32_t part)
 {
     struct store *store = partition->cls->store;
+    struct table_slot *record = store_record(store, tier, slot);
 
-    store_record(store, tier, slot)->part = (uint16_t)part;
+    if (record->part == part)
+        return;
+    if (record->part != 0)
+        usage_of(store, record->part)->used[tier] -= partition->cls->slot_bytes;
+    record->part = (uint16_t)part;
     usage_of(store, part)->used[tier] += partition->cls->slot_bytes;
 }
 
@@ -208,7 +213,7 @@ static bool evict(struct partition *giver, enum order order, const uint64_t *map
 
 /*
  * The coldest clean block of a partition makes way for another of the same, in the same slot. So
- * nobody has more or less than before.
+ * nobody has more or less than before; its part keeps the slot's bytes until room_name.
  */
 static bool take_over(struct partition *partition, const uint64_t *mapped, uint32_t *slot)
 {
@@ -225,10 +230,8 @@ static bool take_over(struct partition *partition, const uint64_t *mapped, uint3
     store->stats.tier_evictions[TIER_GPU]++;
     keep_take_clean(partition, id);
     record = store_record(store, TIER_GPU, old);
-    usage_of(store, record->part)->used[TIER_GPU] -= partition->cls->slot_bytes;
     store_set_state(store, record, SLOT_FREE);
     slots_retake(record);
-    record->part = 0;
     record->hit_ms = 0;
     *slot = old;
     return true;
