@@ -39,7 +39,13 @@ endif
 pkg_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
 pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null || echo $(addprefix -l,$(patsubst lib%,%,$(1))))
 
-DAEMON_PKGS := libuv libprotobuf-c libxxhash inih
+# Transfers between daemons are built in where the headers of UCX and of what goes with it are; the
+# library itself is found at run time. `make UCX=` does without.
+has_header = $(wildcard $(DEPS:%=%/usr/include/$(1)) /usr/include/$(1) /usr/local/include/$(1))
+UCX       ?= $(and $(call has_header,ucp/api/ucp.h),$(call has_header,nettle/hmac.h),yes)
+PEER_PKGS := $(if $(UCX),nettle)
+
+DAEMON_PKGS := libuv libprotobuf-c libxxhash inih $(PEER_PKGS)
 CLIENT_PKGS := libprotobuf-c libxxhash
 CTL_PKGS    := $(CLIENT_PKGS) jansson
 TEST_PKGS   := $(DAEMON_PKGS) jansson check
@@ -50,6 +56,7 @@ WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes
 # Everything is position independent with hidden symbols: one object serves the daemon, the static
 # and the shared library, and what the library exports is what is marked for it.
 COMPILE_FLAGS = -D_GNU_SOURCE -DKVC_IN_TREE=1 -DKVC_BUILD_VERSION='"$(VERSION)"' \
+                $(if $(UCX),-DKVC_UCX=1) \
                 -I. -isystem build/gen $(DEPS_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS) \
                 -std=gnu11 -g -fPIC -fvisibility=hidden -pthread -MD -MP
 LINK_FLAGS    = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(DEPS_LINK) $(LDFLAGS)

@@ -378,6 +378,7 @@ static kvc_status configure(kvc_client *client, const kvc_options *options)
     client->connect_ms = given->connect_ms != 0 ? given->connect_ms : DEFAULT_CONNECT_MS;
     client->lookup_ms = given->lookup_ms != 0 ? given->lookup_ms : DEFAULT_LOOKUP_MS;
     client->load_ms = given->load_ms != 0 ? given->load_ms : DEFAULT_LOAD_MS;
+    client->remote_ms = given->remote_ms;
     client->save_ms = given->save_ms != 0 ? given->save_ms : KVC_SAVE_REPLY_MS;
     if (client->socket == NULL || client->name == NULL)
         return KVC_E_NO_MEMORY;

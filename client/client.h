@@ -113,7 +113,7 @@ struct kvc_client {
     pid_t pid; /* of the process that connected */
     char *socket, *name;
     kvc_role role;
-    uint32_t connect_ms, lookup_ms, save_ms, load_ms;
+    uint32_t connect_ms, lookup_ms, save_ms, load_ms, remote_ms;
 
     struct old_session session; /* id 0: never connected */
     struct old_session old[OLD_SESSIONS_MAX];

@@ -107,7 +107,7 @@ kvc_status codec_put_drained(uint64_t session, const uint8_t *secret, uint8_t *b
 
 struct codec_lookup {
     uint64_t request, lease;
-    uint32_t offset, lease_ms;
+    uint32_t offset, lease_ms, remote_ms;
     bool probe, more;
     const uint8_t *keys;
     uint32_t n_keys;
@@ -116,13 +116,17 @@ struct codec_lookup {
 };
 kvc_status codec_put_lookup(const struct codec_lookup *lookup, uint8_t *body, size_t *len);
 struct codec_lookup_reply {
-    uint32_t count, reach, lease_ms, gpu, host, pending;
-    uint64_t lease;
+    uint32_t count, reach, lease_ms, gpu, host, pending, remote;
+    uint64_t lease, fetch;
     uint8_t token[KVC_TOKEN_BYTES]; /* zeros without a lease */
 };
 bool codec_get_lookup_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                             struct codec_lookup_reply *reply);
 
+kvc_status codec_put_remote(uint64_t fetch, uint32_t wait_ms, bool decline, uint8_t *body,
+                            size_t *len);
+bool codec_get_remote_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                            bool *done, uint32_t *blocks);
 kvc_status codec_put_extend(uint64_t lease, uint32_t ms, uint8_t *body, size_t *len);
 bool codec_get_extend_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                             uint32_t *ms);

@@ -23,6 +23,7 @@ kvc_status codec_put_lookup(const struct codec_lookup *lookup, uint8_t *body, si
     message.lease_ms = lookup->lease_ms;
     message.probe = lookup->probe;
     message.more = lookup->more;
+    message.remote_ms = lookup->remote_ms;
     return codec_pack_body(&message.base, body, len);
 }
 
@@ -41,10 +42,36 @@ bool codec_get_lookup_reply(struct codec_scratch *scratch, const struct wire_pac
     reply->gpu = message->gpu;
     reply->host = message->host;
     reply->pending = message->pending;
+    reply->remote = message->remote;
+    reply->fetch = message->fetch;
     /* A daemon that does not tell it knows of no other rules. */
     reply->reach = message->reach > message->count ? message->reach : message->count;
     if (message->lease != 0)
         memcpy(reply->token, message->token.data, KVC_TOKEN_BYTES);
+    return true;
+}
+
+kvc_status codec_put_remote(uint64_t fetch, uint32_t wait_ms, bool decline, uint8_t *body,
+                            size_t *len)
+{
+    Kvcache__Remote message = KVCACHE__REMOTE__INIT;
+
+    message.fetch = fetch;
+    message.wait_ms = wait_ms;
+    message.decline = decline;
+    return codec_pack_body(&message.base, body, len);
+}
+
+bool codec_get_remote_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                            bool *done, uint32_t *blocks)
+{
+    Kvcache__RemoteReply *message;
+
+    message = codec_unpack_body(scratch, &kvcache__remote_reply__descriptor, packet);
+    if (message == NULL)
+        return false;
+    *done = message->done;
+    *blocks = message->blocks;
     return true;
 }
 

@@ -60,6 +60,7 @@ typedef struct kvc_options {
     uint32_t lookup_ms;  /* bound on a reply to lookup, load, release, adopt, extend [100] */
     uint32_t save_ms;    /* bound on a reply to save [KVC_SAVE_REPLY_MS] */
     uint32_t load_ms;    /* bound on a load that the daemon copies, and again on its end [1000] */
+    uint32_t remote_ms;  /* a lookup has peers asked for what is not here, for so long [0: not] */
 } kvc_options;
 
 /* Connects and says hello. *client is the caller's, until kvc_close. */
@@ -207,6 +208,8 @@ typedef struct kvc_lease {
     uint32_t ms;                    /* granted time */
     uint32_t gpu, host;             /* where the first part's blocks are now */
     uint32_t pending;               /* blocks behind it that somebody is saving */
+    uint32_t remote;                /* ... that other daemons are asked for, at most */
+    uint64_t fetch;                 /* names what they are asked for, for kvc_remote; 0: nothing */
 } kvc_lease;
 
 /*
@@ -220,7 +223,20 @@ typedef struct kvc_lease {
 KVC_API kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts,
                               uint32_t n_parts, const uint8_t *keys, uint32_t n_keys, uint32_t ms,
                               kvc_lease *lease);
-/* The same without a lease. */
+/*
+ * The remote part of a lookup, with kvc_options.remote_ms: what is not here is fetched from other
+ * daemons in the background, into this one's memory, while the leased part is being loaded. An
+ * engine waits for it, and looks up again under the same request to lease what has come; or does
+ * without it. Only parts of KVC_RULE_FULL are fetched.
+ *
+ * Waits at most ms (0: only looks) until it is over: KVC_OK, and *blocks (may be NULL) of the keys
+ * behind the lease are here now; 0 is a miss. KVC_E_DEADLINE: not yet. It is told once, then
+ * KVC_E_UNKNOWN. lease.fetch 0 is KVC_OK, and no blocks.
+ */
+KVC_API kvc_status kvc_remote(kvc_client *client, uint64_t fetch, uint32_t ms, uint32_t *blocks);
+/* It is not wanted any more. What is on its way may still come. */
+KVC_API kvc_status kvc_decline(kvc_client *client, uint64_t fetch);
+/* The same as kvc_lookup without a lease. */
 KVC_API kvc_status kvc_probe(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
                              const uint8_t *keys, uint32_t n_keys, uint32_t *blocks);
 KVC_API kvc_status kvc_extend(kvc_client *client, uint64_t lease, uint32_t ms, uint32_t *granted);

@@ -71,6 +71,8 @@ static void set_lease(const struct codec_lookup_reply *reply, uint32_t blocks, k
 {
     memset(lease, 0, sizeof(*lease));
     lease->pending = reply->pending;
+    lease->remote = reply->remote;
+    lease->fetch = reply->fetch;
     if (reply->lease == 0)
         return;
     lease->id = reply->lease;
@@ -125,7 +127,8 @@ static kvc_status forget_empty(kvc_client *client, struct codec_lookup_reply *re
 
     if (reply->lease != 0 && reply->count == 0) {
         status = kvc_release(client, reply->lease);
-        *reply = (struct codec_lookup_reply){.pending = reply->pending};
+        *reply = (struct codec_lookup_reply){
+            .pending = reply->pending, .remote = reply->remote, .fetch = reply->fetch};
     }
     return status;
 }
@@ -133,7 +136,8 @@ static kvc_status forget_empty(kvc_client *client, struct codec_lookup_reply *re
 kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts, uint32_t n_parts,
                       const uint8_t *keys, uint32_t n_keys, uint32_t ms, kvc_lease *lease)
 {
-    struct codec_lookup lookup = {.request = request, .lease_ms = ms};
+    struct codec_lookup lookup = {
+        .request = request, .lease_ms = ms, .remote_ms = client != NULL ? client->remote_ms : 0};
     struct codec_lookup_reply reply = {0};
     kvc_status status = enter_lookup(client, parts, n_parts, keys, n_keys, lease, &lookup);
 
@@ -155,6 +159,47 @@ kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *part
         return status;
     set_lease(&reply, reply.count, lease);
     return KVC_OK;
+}
+
+static kvc_status ask_remote(kvc_client *client, uint64_t fetch, uint32_t ms, bool decline,
+                             bool *done, uint32_t *blocks)
+{
+    struct call call = {.type = WIRE_REMOTE};
+    struct wire_packet packet;
+    kvc_status status = codec_put_remote(fetch, ms, decline, client->rpc.body, &call.len);
+
+    status = client_call(client, &call, status, client->lookup_ms + ms, &packet);
+    if (status == KVC_OK && !codec_get_remote_reply(&client->scratch, &packet, done, blocks))
+        status = client_distrust(client, "RemoteReply", "malformed");
+    return status;
+}
+
+kvc_status kvc_remote(kvc_client *client, uint64_t fetch, uint32_t ms, uint32_t *blocks)
+{
+    bool done = true;
+    uint32_t came = 0;
+    kvc_status status = client_enter(client);
+
+    if (ms > KVC_REMOTE_MS_MAX)
+        ms = KVC_REMOTE_MS_MAX;
+    if (status == KVC_OK && fetch != 0)
+        status = ask_remote(client, fetch, ms, false, &done, &came);
+    if (status == KVC_OK && !done)
+        status = rpc_fail(&client->rpc, KVC_E_DEADLINE, "fetch", "it is not over");
+    if (status == KVC_OK && blocks != NULL)
+        *blocks = came;
+    return status;
+}
+
+kvc_status kvc_decline(kvc_client *client, uint64_t fetch)
+{
+    bool done;
+    uint32_t came;
+    kvc_status status = client_enter(client);
+
+    if (status == KVC_OK && fetch != 0)
+        status = ask_remote(client, fetch, 0, true, &done, &came);
+    return status;
 }
 
 static bool all_full(kvc_client *client, const kvc_part *parts, uint32_t n_parts)

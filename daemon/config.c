@@ -25,6 +25,7 @@ struct option {
 
 static const char *const devices[] = {"auto", "host", "cuda", NULL};
 static const char *const memories[] = {"auto", "vmm", "legacy", NULL};
+static const char *const transfers[] = {"auto", "exact", "views", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const origins[] = {"default", "file", "environment", "argument", "runtime"};
 
@@ -69,6 +70,22 @@ static const struct option options[] = {
      "DIGEST or default, gpu=SIZE, host=SIZE, leases=N; may be given again"},
     {"drain-time", VALUE_TIME, RUNTIME, FIELD(drain_ms), "5s", 0, HOUR, NULL, "TIME",
      "SIGTERM waits this long for what is in flight"},
+    {"peers", VALUE_TEXT, START, FIELD(peers), "none", 0, 0, NULL, "LIST",
+     "other daemons to ask for blocks that are not here, host:port with commas between"},
+    {"peer-listen", VALUE_TEXT, START, FIELD(peer_listen), "none", 0, 0, NULL, "ADDRESS:PORT",
+     "where other daemons may ask"},
+    {"peer-secret-file", VALUE_TEXT, START, FIELD(peer_secret_file), "none", 0, 0, NULL, "PATH",
+     "what peers prove to each other that they know; without, only named ones connect"},
+    {"peer-tenant", VALUE_TEXT, START, FIELD(peer_tenant), "own", 0, 0, NULL, "TENANT",
+     "whose blocks are shared with peers, uid:N; own: of the daemon's uid"},
+    {"transfer", VALUE_CHOICE, START, FIELD(transfer), "auto", 0, UINT64_MAX, transfers, "MODE",
+     "how blocks come from peers: auto, exact (one-sided) or views (packed messages)"},
+    {"peer-time", VALUE_TIME, START, FIELD(peer_silence_ms), "3s", 100, HOUR, NULL, "TIME",
+     "a peer that says nothing for this long is dead"},
+    {"peer-bytes", VALUE_SIZE, START, FIELD(peer_bytes), "64M", 1u << 20, 1ull << 40, NULL, "SIZE",
+     "on the way from one peer"},
+    {"peers-bytes", VALUE_SIZE, START, FIELD(peers_bytes), "256M", 1u << 20, 1ull << 40, NULL,
+     "SIZE", "... from all of them"},
     {"log-level", VALUE_CHOICE, RUNTIME, FIELD(log_level), "info", 0, UINT64_MAX, levels, "LEVEL",
      "error, warning, info, or debug in debug builds"},
 };

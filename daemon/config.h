@@ -43,6 +43,10 @@ struct config {
     uint64_t copy_thread_blocks;
     char tenant_shares[CONFIG_TEXT_MAX];
     char namespace_quota[CONFIG_QUOTA_TEXT_MAX];
+    char peers[CONFIG_TEXT_MAX], peer_listen[CONFIG_TEXT_MAX], peer_secret_file[CONFIG_TEXT_MAX];
+    char peer_tenant[CONFIG_TEXT_MAX];
+    uint64_t transfer; /* enum peers_transfer */
+    uint64_t peer_silence_ms, peer_bytes, peers_bytes;
     uint8_t origins[CONFIG_ROWS_MAX];
 };
 

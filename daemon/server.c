@@ -20,6 +20,7 @@
 #include "daemon/config_shares.h"
 #include "daemon/conn/endpoint.h"
 #include "daemon/conn/watch.h"
+#include "daemon/peer/peer.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/mover.h"
 #include "daemon/tier/populate.h"
@@ -30,6 +31,8 @@
 
 /* Both kinds of copies in flight, and two threads for what nobody should have to wait for. */
 #define POOL_THREADS (MOVER_BATCHES + COPIER_LANES + 2u)
+/* ... and packing and unpacking for peers. */
+#define PEER_THREADS 2u
 
 struct server {
     struct config *config;
@@ -49,6 +52,7 @@ struct server {
     struct populate *populate; /* NULL when it is done */
     struct api *api;
     struct store *store;
+    struct peers *peers; /* NULL: no peer was named, and none may ask */
 };
 
 static int cannot(const char *what, kvc_status status)
@@ -74,7 +78,7 @@ static void size_pool(void)
 {
     char threads[12];
 
-    snprintf(threads, sizeof(threads), "%u", POOL_THREADS);
+    snprintf(threads, sizeof(threads), "%u", POOL_THREADS + PEER_THREADS);
     setenv("UV_THREADPOOL_SIZE", threads, 0);
 }
 
@@ -286,6 +290,46 @@ static void reload_cb(uv_signal_t *handle, int number)
         log_warn("main", "these change only with a restart: %s", differing);
 }
 
+static bool is_named(const char *setting)
+{
+    return strcmp(setting, "none") != 0;
+}
+
+/* Only a daemon that is to have peers loads what they need. */
+static int open_peers(struct server *s, uint64_t boot_epoch)
+{
+    const struct config *c = s->config;
+    const struct peers_config config = {
+        .loop = &s->loop,
+        .store = s->store,
+        .tiers = s->tiers,
+        .boot_epoch = boot_epoch,
+        .list = c->peers,
+        .listen = c->peer_listen,
+        .secret_file = c->peer_secret_file,
+        .tenant = c->peer_tenant,
+        .transfer = (enum peers_transfer)c->transfer,
+        .silence_ms = (uint32_t)c->peer_silence_ms,
+        .bytes_each = c->peer_bytes,
+        .bytes_all = c->peers_bytes,
+    };
+    char why[CONFIG_WHY_MAX];
+    kvc_status status;
+
+    if (!is_named(c->peers) && !is_named(c->peer_listen))
+        return 0;
+    /* UCX starts threads, which must not be the ones to get a signal. */
+    mask_signals(SIG_BLOCK);
+    status = peers_create(&config, why, sizeof(why), &s->peers);
+    mask_signals(SIG_UNBLOCK);
+    if (status == KVC_OK) {
+        api_set_peers(s->api, s->peers);
+        return 0;
+    }
+    log_error("main", "cannot start: peers: %s", why);
+    return -1;
+}
+
 static int open_store(struct server *s)
 {
     char why[CONFIG_WHY_MAX];
@@ -324,7 +368,7 @@ static int open_store(struct server *s)
     status = store_create(&config, &s->store);
     if (status == KVC_OK)
         status = apply_quotas(s);
-    return status == KVC_OK ? 0 : cannot("the store", status);
+    return status == KVC_OK ? open_peers(s, boot_epoch) : cannot("the store", status);
 }
 
 /* A worker that touches memory which is not there would die of it. */
@@ -422,6 +466,7 @@ static bool is_owed(const struct server *s)
 {
     if (s->populate != NULL || (s->mover != NULL && mover_count(s->mover) > 0) ||
         (s->renewer != NULL && renewer_count(s->renewer) > 0) ||
+        (s->peers != NULL && peers_count(s->peers) > 0) ||
         (s->api != NULL && api_connections(s->api) > 0))
         return true;
     if (s->api != NULL && (api_pieces(s->api) > 0 || api_errands(s->api) > 0) &&
@@ -443,8 +488,11 @@ static void close_parts(struct server *s)
         mover_stop(s->mover);
     if (s->renewer != NULL)
         renewer_stop(s->renewer);
+    if (s->peers != NULL)
+        peers_stop(s->peers);
     while (is_owed(s))
         uv_run(&s->loop, UV_RUN_ONCE);
+    peers_destroy(s->peers);
     hangs = (s->api != NULL && api_hangs(s->api)) || (s->copier != NULL && copier_hangs(s->copier));
     if (s->store != NULL)
         store_destroy(s->store);

@@ -69,6 +69,7 @@
 #define KVC_PROMOTION_MS       60000u /* two hits on the host tier within this promote a block */
 #define KVC_NAMESPACE_IDLE_MS  300000u /* unused for so long, a model has no share of a tier */
 #define KVC_HELLO_MS           10000u /* a connection without a HELLO is cut after this */
+#define KVC_REMOTE_MS_MAX      60000u /* a lookup asks peers for at most this long */
 #define KVC_DRAIN_MS           5000u  /* SIGTERM waits this long for what is in flight */
 
 /* A connection's queue of unsent replies. */
@@ -86,6 +87,7 @@
 #define KVC_SESSION_LEASES_MAX 4096u
 #define KVC_SESSION_LEASE_BLOCKS_MAX (1u << 21) /* in all of its leases, all parts together */
 #define KVC_SESSION_SAVES_MAX  256u
+#define KVC_SESSION_REMOTES_MAX 64u /* fetches from peers that were not asked for or are not over */
 #define KVC_SESSION_REFUSED_FDS_MAX 1024u /* descriptors with requests that were refused */
 
 /* Workers' own memory, for copies by the daemon. */

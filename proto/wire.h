@@ -50,7 +50,8 @@ enum wire_type {
     WIRE_PING = 28,
     WIRE_REPORT = 29, /* no reply */
     WIRE_QUOTA = 30,
-    WIRE_TYPE_MAX = 30,
+    WIRE_REMOTE = 31,
+    WIRE_TYPE_MAX = 31,
 
     WIRE_DEBUG = 0x3f00, /* debug builds only: faults, clock, invariants */
 

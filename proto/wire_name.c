@@ -35,6 +35,7 @@ static const struct {
     [WIRE_PING] = {"PING", "PING reply"},
     [WIRE_REPORT] = {"REPORT", "REPORT reply"},
     [WIRE_QUOTA] = {"QUOTA", "QUOTA reply"},
+    [WIRE_REMOTE] = {"REMOTE", "REMOTE reply"},
 };
 
 const char *wire_type_name(uint16_t type)

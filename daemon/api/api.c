@@ -32,6 +32,11 @@ kvc_status api_create(const struct api_config *config, struct api **api)
     return KVC_OK;
 }
 
+void api_set_peers(struct api *api, struct peers *peers)
+{
+    api->peers = peers;
+}
+
 static void on_save_done(void *ctx, struct owner *owner, const struct save_outcome *outcome)
 {
     (void)ctx;
@@ -48,6 +53,8 @@ static void on_owner_free(void *ctx, struct owner *owner)
     struct session *s = owner_user(owner);
 
     (void)ctx;
+    if (s == NULL) /* the daemon's own, for peers */
+        return;
     s->owner = NULL;
     session_free(s);
 }

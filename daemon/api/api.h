@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "daemon/peer/peer.h"
 #include "daemon/store/store.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/tier.h"
@@ -43,6 +44,8 @@ struct api_config {
 };
 
 kvc_status api_create(const struct api_config *config, struct api **api);
+/* Whom to ask for what is not here; stays until api_destroy. */
+void api_set_peers(struct api *api, struct peers *peers);
 /* For store_create. Nothing comes before api_serve. */
 struct store_events api_store_events(struct api *api);
 

@@ -51,6 +51,7 @@ static const struct route routes[] = {
     {WIRE_CONFIG, ROLE(STORE_ROLE_OPERATOR), 0, settings_config},
     {WIRE_PING, ALL, 0, inspect_ping},
     {WIRE_REPORT, W | R, NO_REPLY, load_report},
+    {WIRE_REMOTE, W | R | S, 0, remote_remote},
 #ifdef KVC_DEBUG
     {WIRE_DEBUG, ALL, 0, debug_debug},
 #endif

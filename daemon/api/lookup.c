@@ -1,4 +1,5 @@
 /* LOOKUP, EXTEND, RELEASE, ADOPT: leases. */
+#include "daemon/api/remote.h"
 #include "daemon/api/session.h"
 
 /* Parts without keys of their own share the lookup's; all must be of one length. */
@@ -75,6 +76,7 @@ kvc_status lookup_lookup(struct session *s, const struct request *request, struc
         .pending = result.pending,
         .reach = result.reach,
     };
+    remote_begin(s, lookup->remote_ms, &req, &result, &reply);
     session_reply(s, WIRE_LOOKUP, request->seq, codec_lookup(s->api->codec, &reply));
     return KVC_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "daemon/api/gate.h"
 #include "daemon/api/memory.h"
+#include "daemon/api/remote.h"
 #include "daemon/api/silence.h"
 #include "daemon/api/transfer.h"
 #include "daemon/base/clock.h"
@@ -94,6 +95,7 @@ static void connection_ended(void *arg)
     }
     s->state = SESSION_ENDED;
     save_forget_session(s);
+    remote_forget_session(s);
     store_owner_end(s->api->store, s->owner);
     transfer_forget_session(s);
     gate_forget_session(s);
@@ -162,6 +164,7 @@ void session_accept(void *arg, int sock)
     list_init(&s->memories);
     list_init(&s->transfers);
     list_init(&s->events);
+    list_init(&s->remotes);
     copier_queue_init(&s->copies);
     list_init(&s->on_gpu.link);
     s->connected_us = clock_now_us();

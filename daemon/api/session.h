@@ -22,6 +22,7 @@ struct wake;
 struct api {
     struct api_config config;
     struct store *store;
+    struct peers *peers; /* NULL: there are none */
     struct tier *tiers[TIER_COUNT];
     struct connection_hub hub;
     struct codec *codec;
@@ -38,7 +39,7 @@ struct api {
     uint32_t n_connections;
     uint64_t started_us;
     uint64_t refused_requests;
-    uint64_t last_region;
+    uint64_t last_region, last_fetch;
     uint32_t n_pieces; /* of regions, of all sessions */
     bool stopping;
     struct save_scratch *scratch;
@@ -73,6 +74,8 @@ struct session {
     struct list events;         /* that they have waited for: gate.h */
     struct copier_queue copies; /* their chunks */
     uint32_t n_loads;           /* of the transfers */
+    struct list remotes;        /* what peers are asked for */
+    uint32_t n_remotes;
     uint32_t n_pieces;
 };
 
@@ -106,6 +109,7 @@ typedef kvc_status handler(struct session *session, const struct request *reques
                            struct refusal *why);
 handler session_hello;
 handler layout_register, layout_unregister, layout_map, layout_unmap;
+handler remote_remote;
 handler lookup_lookup, lookup_extend, lookup_release, lookup_adopt;
 handler save_save, save_abort, save_drained;
 handler load_load, load_report, load_nudge;

@@ -35,6 +35,7 @@ struct bytes codec_map(struct codec *codec, const struct msg_map_reply *reply);
 struct bytes codec_extents(struct codec *codec, const struct msg_extents *extents);
 struct bytes codec_region(struct codec *codec, uint64_t region);
 struct bytes codec_lookup(struct codec *codec, const struct msg_lookup_reply *reply);
+struct bytes codec_remote(struct codec *codec, const struct msg_remote_reply *reply);
 struct bytes codec_save(struct codec *codec, const struct msg_save_reply *reply);
 struct bytes codec_save_done(struct codec *codec, const struct msg_outcome *notice);
 struct bytes codec_abort(struct codec *codec, const struct msg_outcome *reply);

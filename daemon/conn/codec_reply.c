@@ -120,6 +120,17 @@ struct bytes codec_lookup(struct codec *codec, const struct msg_lookup_reply *re
     m.host = reply->host;
     m.pending = reply->pending;
     m.reach = reply->reach;
+    m.remote = reply->remote;
+    m.fetch = reply->fetch;
+    return BODY(codec, m);
+}
+
+struct bytes codec_remote(struct codec *codec, const struct msg_remote_reply *reply)
+{
+    Kvcache__RemoteReply m = KVCACHE__REMOTE_REPLY__INIT;
+
+    m.done = reply->done;
+    m.blocks = reply->blocks;
     return BODY(codec, m);
 }
 

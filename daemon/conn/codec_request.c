@@ -158,7 +158,18 @@ static bool from_lookup(struct codec *codec, const ProtobufCMessage *base, struc
         .lease_ms = m->lease_ms,
         .probe = m->probe,
         .more = m->more,
+        .remote_ms = m->remote_ms,
     };
+    return true;
+}
+
+static bool from_remote(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    const Kvcache__Remote *m = (const Kvcache__Remote *)base;
+
+    (void)codec;
+    request->remote =
+        (struct msg_remote){.fetch = m->fetch, .wait_ms = m->wait_ms, .decline = m->decline};
     return true;
 }
 
@@ -397,6 +408,7 @@ static const struct body bodies[] = {
     {WIRE_REGION_END, &kvcache__region_end__descriptor, from_region_end},
     {WIRE_REGION_DROP, &kvcache__region_drop__descriptor, from_region_drop},
     {WIRE_LOOKUP, &kvcache__lookup__descriptor, from_lookup},
+    {WIRE_REMOTE, &kvcache__remote__descriptor, from_remote},
     {WIRE_SAVE, &kvcache__save__descriptor, from_save},
     {WIRE_ABORT, &kvcache__abort__descriptor, from_abort},
     {WIRE_LOAD, &kvcache__load__descriptor, from_load},

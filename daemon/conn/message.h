@@ -95,6 +95,13 @@ struct msg_lookup {
     uint32_t offset;
     uint32_t lease_ms;
     bool probe, more;
+    uint32_t remote_ms;
+};
+
+struct msg_remote {
+    uint64_t fetch;
+    uint32_t wait_ms;
+    bool decline;
 };
 
 struct msg_save_entry {
@@ -221,6 +228,7 @@ struct request {
         struct msg_region_part region_part;
         struct msg_region region;
         struct msg_lookup lookup;
+        struct msg_remote remote;
         struct msg_save save;
         struct msg_abort abort;
         struct msg_load load;
@@ -291,6 +299,13 @@ struct msg_lookup_reply {
     const uint8_t *token; /* KVC_TOKEN_BYTES, or NULL */
     uint32_t lease_ms;
     uint32_t gpu, host, pending, reach;
+    uint32_t remote;
+    uint64_t fetch;
+};
+
+struct msg_remote_reply {
+    bool done;
+    uint32_t blocks;
 };
 
 /* Of the assigned keys of an entry, in order. */

@@ -62,8 +62,8 @@ static int by_block(const void *left, const void *right, void *arg)
 {
     const struct order *order = arg;
     uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
-    int blocks = compare_blocks(&order->wants[order->places[a].want],
-                                &order->wants[order->places[b].want]);
+    int blocks =
+        compare_blocks(&order->wants[order->places[a].want], &order->wants[order->places[b].want]);
 
     return blocks != 0 ? blocks : a < b ? -1 : 1;
 }
@@ -102,8 +102,8 @@ kvc_status plan_merge(const struct plan_want *wants, uint32_t n, uint32_t *scrat
         scratch[i] = i;
     qsort_r(scratch, kept, sizeof(*scratch), by_block, &order);
     for (uint32_t i = 0; i < kept; i++) {
-        if (i == 0 || compare_blocks(&wants[places[first].want],
-                                     &wants[places[scratch[i]].want]) != 0)
+        if (i == 0 ||
+            compare_blocks(&wants[places[first].want], &wants[places[scratch[i]].want]) != 0)
             first = scratch[i];
         places[scratch[i]].from = first;
     }
@@ -113,8 +113,8 @@ kvc_status plan_merge(const struct plan_want *wants, uint32_t n, uint32_t *scrat
 
 bool plan_cut_next(struct plan_cut *cut, uint64_t block_bytes, uint64_t view_bytes)
 {
-    bool begins = cut->blocks == 0 || cut->blocks == KVC_CHUNK_BLOCKS ||
-                  block_bytes > view_bytes || cut->bytes > view_bytes - block_bytes;
+    bool begins = cut->blocks == 0 || cut->blocks == KVC_CHUNK_BLOCKS || block_bytes > view_bytes ||
+                  cut->bytes > view_bytes - block_bytes;
 
     if (begins)
         *cut = (struct plan_cut){0};

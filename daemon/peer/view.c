@@ -15,6 +15,13 @@ uint64_t view_slab_bytes(uint64_t largest_slice, uint64_t block_bytes)
     return bytes > largest_slice ? bytes : largest_slice;
 }
 
+void view_slab_init(uint8_t *base, uint64_t bytes, struct view_slab *slab)
+{
+    *slab = (struct view_slab){.base = base, .bytes[VIEW_FULL] = bytes};
+    if (bytes > VIEW_SMALL_BYTES)
+        slab->bytes[VIEW_SMALL] = VIEW_SMALL_BYTES;
+}
+
 kvc_status view_slab_create(uint64_t bytes, struct view_slab *slab)
 {
     void *base = MAP_FAILED;
@@ -24,9 +31,7 @@ kvc_status view_slab_create(uint64_t bytes, struct view_slab *slab)
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return KVC_E_NO_MEMORY;
-    *slab = (struct view_slab){.base = base, .bytes[VIEW_FULL] = bytes};
-    if (bytes > VIEW_SMALL_BYTES)
-        slab->bytes[VIEW_SMALL] = VIEW_SMALL_BYTES;
+    view_slab_init(base, bytes, slab);
     return KVC_OK;
 }
 

@@ -28,7 +28,9 @@ struct view_slab {
 /* What a slab needs for blocks of a layout: a batch of the most blocks, and any slice alone. */
 uint64_t view_slab_bytes(uint64_t largest_slice, uint64_t block_bytes);
 
-/* Memory of `bytes`, zeroed, that takes pages only as it is used. */
+/* The views of `bytes` of memory at base. */
+void view_slab_init(uint8_t *base, uint64_t bytes, struct view_slab *slab);
+/* Memory of `bytes`, zeroed, that takes pages only as it is used, and its views. */
 kvc_status view_slab_create(uint64_t bytes, struct view_slab *slab);
 void view_slab_destroy(struct view_slab *slab); /* a zeroed one is fine */
 

@@ -67,6 +67,7 @@ static struct save *make_save(struct owner *owner, const struct store_save *req,
     save->checksums = req->checksums;
     save->notify = req->notify;
     save->by_daemon = req->by_daemon;
+    save->place = req->place;
     list_init(&save->more);
     save->admission = admission;
     note_slices(owner->store, req, save);
@@ -93,14 +94,29 @@ static void describe_slot(const struct save *save, const struct admission_entry 
 /* The daemon itself reaches every extent. */
 static uint64_t *const anywhere[TIER_COUNT];
 
+/* A host slot, where one is wanted first, is no part of a run of the other tier's. */
+static enum room take_room(const struct save *save, struct admission_entry *entry,
+                           enum tier_kind *tier, uint32_t *slot)
+{
+    if (save->place != STORE_PLACE_GPU_FIRST) {
+        *tier = TIER_HOST;
+        entry->over = false;
+        if (room_take_host(entry->partition, slot))
+            return ROOM_TAKEN;
+        if (save->place == STORE_PLACE_HOST_ONLY)
+            return ROOM_NONE;
+    }
+    return room_take(entry->partition, save->by_daemon ? anywhere : save->owner->mapped,
+                     &entry->over, tier, slot);
+}
+
 static enum room assign(struct store *store, struct save *save, struct admission_entry *entry,
                         uint32_t i)
 {
     struct admission *admission = save->admission;
     enum tier_kind tier;
     uint32_t slot, id;
-    enum room room = room_take(entry->partition, save->by_daemon ? anywhere : save->owner->mapped,
-                               &entry->over, &tier, &slot);
+    enum room room = take_room(save, entry, &tier, &slot);
     struct table_slot *record;
 
     if (room != ROOM_TAKEN)

@@ -138,7 +138,7 @@ static void count_hits(struct store *store, const struct store_lookup *req,
     uint32_t now = (uint32_t)(clock_now_us() / CLOCK_MS_US) | 1;
 
     count_tiers(store, found, result);
-    if (again)
+    if (again || req->quiet)
         return;
     for (uint32_t i = 0; i < found->n; i++)
         for (uint32_t p = 0; p < req->n_parts; p++)
@@ -202,7 +202,8 @@ static kvc_status answer(struct owner *owner, const struct store_lookup *req,
     }
     if (found->count > 0 || (found->more && found->n > 0))
         return grant(owner, req, found, lease, result, why);
-    store->stats.misses += lease && req->lease == 0 ? 0 : req->parts[0].n_keys;
+    store->stats.misses +=
+        req->quiet || (lease && req->lease == 0) ? 0 : req->parts[0].n_keys;
     if (lease)
         lease_end(lease);
     return KVC_OK;

@@ -64,6 +64,7 @@ struct save {
     kvc_status status; /* why it failed, if it did */
     bool checksums, notify;
     bool by_daemon;
+    enum store_place place;
     bool by_slices;
     struct list more; /* by_slices: later calls */
     uint32_t n_slots, n_chunks;

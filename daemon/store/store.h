@@ -238,6 +238,7 @@ struct store_lookup {
     uint32_t lease_ms; /* 0: default */
     bool probe;
     bool more; /* keys will be appended: holds what every full part has, also behind the prefix */
+    bool quiet; /* the daemon's own: counts as no hit and no miss */
     const struct store_lookup_part *parts; /* the same number of keys in each */
     uint32_t n_parts;
 };
@@ -319,6 +320,12 @@ struct store_save_entry {
      * layout's end on. */
     uint32_t first_slice, n_slices;
 };
+/* Where new blocks go. */
+enum store_place {
+    STORE_PLACE_GPU_FIRST = 0,
+    STORE_PLACE_HOST_FIRST, /* the others only by_daemon */
+    STORE_PLACE_HOST_ONLY,
+};
 struct store_save {
     const struct store_save_entry *entries;
     uint32_t n_entries;
@@ -326,6 +333,7 @@ struct store_save {
     uint64_t save;    /* more slices of this one; 0: a new save */
     uint32_t request; /* the packet's sequence number, for aborts that name it */
     bool by_daemon;   /* the daemon copies: into any slot, and store_chunk_copied is the proof */
+    enum store_place place;
 };
 struct store_chunk {
     uint32_t blocks;

@@ -68,17 +68,24 @@ void engine_lends(bool yes)
     lends = yes ? LENDS : KEEPS;
 }
 
-static kvc_status try_connect(struct engine *e, const char *socket, kvc_role role, uint32_t ms)
+static kvc_status connect_with_peers(struct engine *e, const char *socket, kvc_role role,
+                                     uint32_t ms, uint32_t remote_ms)
 {
     const kvc_options options = {.socket = socket,
                                  .name = "engine",
                                  .role = role,
                                  .connect_ms = ms,
                                  .lookup_ms = ms,
-                                 .save_ms = ms};
+                                 .save_ms = ms,
+                                 .remote_ms = remote_ms};
 
     *e = (struct engine){.fd = -1};
     return kvc_connect(&options, &e->client);
+}
+
+static kvc_status try_connect(struct engine *e, const char *socket, kvc_role role, uint32_t ms)
+{
+    return connect_with_peers(e, socket, role, ms, 0);
 }
 
 void engine_connect(struct engine *e, const char *socket, kvc_role role)
@@ -347,4 +354,40 @@ struct admin_stats engine_stats(kvc_client *client)
 
     ck_assert_msg(status == KVC_OK, "stats: %s", kvc_text(status));
     return stats;
+}
+
+void engine_open_with_peers(struct engine *e, const char *socket, uint32_t remote_ms)
+{
+    kvc_status status =
+        connect_with_peers(e, socket, KVC_ROLE_WORKER, (uint32_t)patient_ms(), remote_ms);
+
+    ck_assert_msg(status == KVC_OK, "connect: %s", kvc_text(status));
+    engine_register(e, 1);
+}
+
+uint32_t engine_lookup_all(struct engine *e, uint32_t first, uint32_t n)
+{
+    static uint64_t request = 1u << 20;
+    uint64_t fetch;
+
+    succeed(e,
+            kvc_lookup(e->client, ++request, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
+            "lookup");
+    fetch = e->lease.fetch;
+    if (fetch != 0) {
+        succeed(e, kvc_remote(e->client, fetch, (uint32_t)patient_ms(), NULL), "remote");
+        succeed(e, kvc_lookup(e->client, request, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
+                "lookup again");
+        if (e->lease.fetch != 0)
+            succeed(e, kvc_decline(e->client, e->lease.fetch), "decline");
+    }
+    e->leased = first;
+    return e->lease.blocks;
+}
+
+void engine_verify_all(struct engine *e, uint32_t first, uint32_t n)
+{
+    ck_assert_uint_eq(engine_lookup_all(e, first, n), n);
+    engine_load(e);
+    engine_release(e);
 }

@@ -41,6 +41,13 @@ void engine_open(struct engine *e, const char *socket);
 bool engine_try_open(struct engine *e, const char *socket, uint32_t ms);
 void engine_close(struct engine *e);
 
+// As engine_open(); its lookups have peers asked for what is missing, for so long.
+void engine_open_with_peers(struct engine *e, const char *socket, uint32_t remote_ms);
+// Looks up, waits for what peers bring, and looks up again: the blocks that are leased then.
+uint32_t engine_lookup_all(struct engine *e, uint32_t first, uint32_t n);
+// The same, and every byte is loaded, compared and released: all n must come.
+void engine_verify_all(struct engine *e, uint32_t first, uint32_t n);
+
 // The bytes of keys first .. first + n - 1 into blocks 0 .. n - 1, or whether they are there.
 void engine_fill(struct engine *e, uint32_t first, uint32_t n);
 bool engine_holds(const struct engine *e, uint32_t first, uint32_t n);

@@ -85,7 +85,7 @@ static const char *install_headers(const char *suffix)
         "#include <kvcache.h>\n"
         "int main(void)\n"
         "{\n"
-        "    kvc_options options = {\"/nonexistent/socket\", \"use\", KVC_ROLE_WORKER, 0, 0, 0, 0};\n"
+        "    kvc_options options = {\"/nonexistent/socket\", \"use\", KVC_ROLE_WORKER, 0, 0, 0, 0, 0};\n"
         "    kvc_client *client = 0;\n"
         "    return kvc_connect(&options, &client) == KVC_E_DISCONNECTED ? 0 : 1;\n"
         "}\n",

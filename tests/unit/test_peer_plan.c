@@ -57,8 +57,7 @@ START_TEST(T3_streak_rule)
     const struct view_slab slab = {.bytes = {12 * MIB, VIEW_SMALL_BYTES}};
     const uint64_t full = 2 * MIB, small = 192 * KIB;
     const uint64_t sequence[] = {full, small, small, small, full, small};
-    const enum view views[] = {VIEW_FULL,  VIEW_FULL, VIEW_SMALL,
-                               VIEW_SMALL, VIEW_FULL, VIEW_FULL};
+    const enum view views[] = {VIEW_FULL, VIEW_FULL, VIEW_SMALL, VIEW_SMALL, VIEW_FULL, VIEW_FULL};
     struct view_streak streak = {0}, other = {0};
 
     for (int i = 0; i < 6; i++)
@@ -134,8 +133,7 @@ END_TEST
 START_TEST(T19_few_sources_then_the_least_loaded)
 {
     struct plan_share shares[4];
-    const struct plan_offer offers[] = {
-        {0, 10, 0}, {0, 30, 500}, {0, 30, 100}, {30, 20, 900}};
+    const struct plan_offer offers[] = {{0, 10, 0}, {0, 30, 500}, {0, 30, 100}, {30, 20, 900}};
 
     ck_assert_uint_eq(plan_choose(offers, 4, shares), 2);
     ck_assert_uint_eq(shares[0].source, 2);
@@ -145,9 +143,8 @@ START_TEST(T19_few_sources_then_the_least_loaded)
     ck_assert_uint_eq(shares[1].first, 30);
     ck_assert_uint_eq(shares[1].count, 20);
     /* A run goes on in the middle of an offer; nothing goes on behind a gap. */
-    ck_assert_uint_eq(plan_choose((const struct plan_offer[]){{0, 8, 0}, {4, 8, 0}, {13, 9, 0}}, 3,
-                                  shares),
-                      2);
+    ck_assert_uint_eq(
+        plan_choose((const struct plan_offer[]){{0, 8, 0}, {4, 8, 0}, {13, 9, 0}}, 3, shares), 2);
     ck_assert_uint_eq(shares[1].first, 8);
     ck_assert_uint_eq(shares[1].count, 4);
     ck_assert_uint_eq(plan_choose((const struct plan_offer[]){{1, 8, 0}}, 1, shares), 0);

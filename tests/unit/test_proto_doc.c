@@ -97,6 +97,7 @@ static const struct limit {
     LIMIT(KVC_PROMOTION_MS),
     LIMIT(KVC_NAMESPACE_IDLE_MS),
     LIMIT(KVC_DRAIN_MS),
+    LIMIT(KVC_REMOTE_MS_MAX),
     LIMIT(KVC_HELLO_MS),
     LIMIT(KVC_OUT_STOP_BYTES),
     LIMIT(KVC_OUT_CUT_BYTES),
@@ -115,6 +116,7 @@ static const struct limit {
     LIMIT(KVC_PIECES_MAX),
     LIMIT(KVC_REGION_BLOCKS_MAX),
     LIMIT(KVC_SESSION_REFUSED_FDS_MAX),
+    LIMIT(KVC_SESSION_REMOTES_MAX),
 #undef LIMIT
 };
 #define LIMITS (sizeof(limits) / sizeof(limits[0]))

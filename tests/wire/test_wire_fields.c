@@ -25,6 +25,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
     &kvcache__release__descriptor,       &kvcache__adopt__descriptor,
     &kvcache__adopt_reply__descriptor,   &kvcache__drained__descriptor,
     &kvcache__suspend__descriptor,       &kvcache__resume__descriptor,
+    &kvcache__remote__descriptor,        &kvcache__remote_reply__descriptor,
     &kvcache__report__descriptor,        &kvcache__flush__descriptor,
     &kvcache__flush_reply__descriptor,   &kvcache__hint__descriptor,
     &kvcache__pin__descriptor,           &kvcache__pin_reply__descriptor,

@@ -1,0 +1,342 @@
+/* Peers that this daemon asks: found, linked, looked after, and linked again. */
+#ifdef KVC_UCX
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/peer/state.h"
+
+#define BACKOFF_MS     100u
+#define BACKOFF_MAX_MS 10000u
+#define PINGS          3u /* in the time that a peer may be silent */
+
+static void set_state(struct peer *peer, enum peer_state state)
+{
+    static const uint8_t legal[] = {
+        [PEER_WAITING] = 1u << PEER_RESOLVING | 1u << PEER_STOPPED,
+        [PEER_RESOLVING] = 1u << PEER_LINKING | 1u << PEER_WAITING | 1u << PEER_STOPPED,
+        [PEER_LINKING] = 1u << PEER_OPEN | 1u << PEER_CLOSING | 1u << PEER_WAITING,
+        [PEER_OPEN] = 1u << PEER_CLOSING,
+        [PEER_CLOSING] = 1u << PEER_WAITING,
+        [PEER_STOPPED] = 0,
+    };
+
+    assert(legal[peer->state] & 1u << state);
+    (void)legal;
+    peer->state = state;
+}
+
+static void attempt_cb(uv_timer_t *timer);
+
+static void stopped_cb(uv_handle_t *handle)
+{
+    struct peer *peer = container_of((uv_timer_t *)handle, struct peer, timer);
+
+    set_state(peer, PEER_STOPPED);
+}
+
+/* Nothing of the last attempt is left: waits for the next, or is at its end. */
+static void wait_for_next(struct peer *peer)
+{
+    set_state(peer, PEER_WAITING);
+    if (peer->peers->stopping) {
+        uv_close((uv_handle_t *)&peer->timer, stopped_cb);
+        return;
+    }
+    uv_timer_start(&peer->timer, attempt_cb, peer->backoff_ms, 0);
+    peer->backoff_ms *= 2;
+    if (peer->backoff_ms > BACKOFF_MAX_MS)
+        peer->backoff_ms = BACKOFF_MAX_MS;
+}
+
+/* Said at the first failure, and then when something has changed. */
+static void note_failure(struct peer *peer, const char *why)
+{
+    bool new =
+        peer->state == PEER_OPEN || strncmp(peer->reason, why, sizeof(peer->reason) - 1) != 0;
+
+    if (peer->peers->stopping)
+        return;
+    snprintf(peer->reason, sizeof(peer->reason), "%s", why);
+    if (new)
+        log_info("peer", "peer lost name=%s reason=\"%s\"", peer->name, why);
+}
+
+static void link_to(struct peer *peer, const struct sockaddr *address)
+{
+    memcpy(&peer->address, address,
+           address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                          : sizeof(struct sockaddr_in));
+    set_state(peer, PEER_LINKING);
+    if (link_connect(&peer->peers->ask_links, address, peer->name, peer, &peer->control) == KVC_OK)
+        return;
+    note_failure(peer, "out of memory");
+    wait_for_next(peer);
+}
+
+static void resolved_cb(uv_getaddrinfo_t *resolving, int status, struct addrinfo *found)
+{
+    struct peer *peer = container_of(resolving, struct peer, resolving);
+    const struct addrinfo *address = found;
+
+    while (address != NULL && address->ai_family != AF_INET && address->ai_family != AF_INET6)
+        address = address->ai_next;
+    if (peer->peers->stopping) {
+        wait_for_next(peer);
+    } else if (status < 0 || address == NULL) {
+        note_failure(peer, status < 0 ? uv_strerror(status) : "no address");
+        wait_for_next(peer);
+    } else {
+        link_to(peer, address->ai_addr);
+    }
+    uv_freeaddrinfo(found);
+}
+
+static void attempt_cb(uv_timer_t *timer)
+{
+    struct peer *peer = container_of(timer, struct peer, timer);
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    int rc = uv_getaddrinfo(peer->peers->config.loop, &peer->resolving, resolved_cb, peer->host,
+                            peer->port, &hints);
+
+    peer->attempts++;
+    set_state(peer, PEER_RESOLVING);
+    if (rc == 0)
+        return;
+    note_failure(peer, uv_strerror(rc));
+    wait_for_next(peer);
+}
+
+/* The way of the bytes. */
+
+static bool has_lane(const char *lanes, const char *kind)
+{
+    for (const char *at = lanes; (at = strstr(at, kind)) != NULL; at++)
+        if (at == lanes || at[-1] == ' ')
+            return true;
+    return false;
+}
+
+static bool is_fast(const char *lanes)
+{
+    return has_lane(lanes, "rc") || has_lane(lanes, "dc") || has_lane(lanes, "cma") ||
+           has_lane(lanes, "xpmem") || has_lane(lanes, "cuda");
+}
+
+/*
+ * What the lanes do by themselves: InfiniBand's reads always; copies between processes and puts
+ * over TCP only with the protocols that are on from UCX 1.16. Everything else UCX emulates by
+ * messages, without a word. MESSAGE_VIEWS: nothing.
+ */
+static uint32_t native_mode(const char *lanes, const char *version)
+{
+    unsigned major = 0, minor = 0;
+    bool new;
+
+    sscanf(version, "%u.%u", &major, &minor);
+    new = major > 1 || (major == 1 && minor >= 16);
+    if (has_lane(lanes, "rc") || has_lane(lanes, "dc"))
+        return MESSAGE_GET;
+    if (new && (has_lane(lanes, "cma") || has_lane(lanes, "xpmem")))
+        return MESSAGE_GET;
+    if (new &&has_lane(lanes, "tcp"))
+        return MESSAGE_PUT;
+    return MESSAGE_VIEWS;
+}
+
+static kvc_status choose_mode(struct peer *peer, uint32_t theirs)
+{
+    const uint32_t allowed = theirs & peers_modes(peer->peers);
+    const char *version = ucx_version(peer->peers->ucx);
+    uint32_t native = native_mode(peer->transports, version);
+
+    peer->mode = native;
+    if (native != MESSAGE_VIEWS && allowed & 1u << native) {
+        snprintf(peer->reason, sizeof(peer->reason), "native in UCX %.16s", version);
+    } else if (allowed & 1u << MESSAGE_VIEWS) {
+        peer->mode = MESSAGE_VIEWS;
+        snprintf(peer->reason, sizeof(peer->reason), "%s",
+                 native == MESSAGE_VIEWS ? "UCX would emulate one-sided operations"
+                                         : "a setting, here or there");
+    } else if (allowed & 1u << MESSAGE_GET) {
+        peer->mode = MESSAGE_GET;
+        snprintf(peer->reason, sizeof(peer->reason), "a setting; UCX emulates it");
+    } else {
+        return KVC_E_UNSUPPORTED;
+    }
+    return KVC_OK;
+}
+
+static void endpoint_failed(void *arg, kvc_status status)
+{
+    struct peer *peer = arg;
+
+    (void)status;
+    if (peer->control != NULL)
+        link_end(peer->control, "UCX says that it failed");
+}
+
+static void note_lanes(struct peer *peer, const char *lanes)
+{
+    bool was_fast = is_fast(peer->transports);
+
+    snprintf(peer->transports, sizeof(peer->transports), "%s", lanes);
+    if (!was_fast || is_fast(lanes))
+        return;
+    peer->peers->figures.slow_lanes++;
+    log_warn("peer", "peer is slower than it was name=%s lanes=\"%s\"", peer->name, lanes);
+}
+
+static bool on_ready(void *arg, struct link *link, struct message_ready *ready)
+{
+    struct peer *peer = arg;
+
+    (void)link;
+    return peers_describe(peer->peers, &peer->lanes, ready, peer->peers->ask);
+}
+
+static kvc_status on_open(void *arg, struct link *link, const struct message_ready *ready)
+{
+    const struct ucx_endpoint_events events = {arg, endpoint_failed};
+    struct peer *peer = arg;
+    char lanes[UCX_LANES_MAX];
+    kvc_status status =
+        ucx_connect(peer->peers->ask, ready->address, ready->address_len, &events, &peer->endpoint);
+
+    if (status != KVC_OK)
+        return status;
+    ucx_lanes(peer->endpoint, lanes);
+    note_lanes(peer, lanes);
+    status = regions_open(peer->endpoint, ready, peer->regions);
+    if (status == KVC_OK)
+        status = choose_mode(peer, ready->modes);
+    if (status != KVC_OK)
+        return status;
+    peer->epoch = link->epoch;
+    peer->registrations += ready->n_regions;
+    peer->backoff_ms = BACKOFF_MS;
+    peer->streak = (struct view_streak){0};
+    set_state(peer, PEER_OPEN);
+    log_info("peer", "peer open name=%s mode=\"%s\" lanes=\"%s\" reason=\"%s\"", peer->name,
+             message_mode_name(peer->mode), peer->transports, peer->reason);
+    return KVC_OK;
+}
+
+static void on_message(void *arg, struct link *link, const struct message *m)
+{
+    struct peer *peer = arg;
+
+    (void)link;
+    switch (m->type) {
+    case MESSAGE_ANSWER:
+        fetch_answer(peer, &m->answer);
+        break;
+    case MESSAGE_RESULT:
+        batch_result(peer, &m->result);
+        break;
+    default: /* PONG: it was heard */
+        break;
+    }
+}
+
+static void endpoint_closed(void *arg)
+{
+    struct peer *peer = arg;
+
+    regions_close(peer->endpoint, peer->regions);
+    peer->endpoint = NULL;
+    batch_endpoint_gone(peer);
+    wait_for_next(peer);
+}
+
+static void on_ended(void *arg, struct link *link, const char *why)
+{
+    struct peer *peer = arg;
+
+    (void)link;
+    note_failure(peer, why);
+    peer->control = NULL;
+    peer->failures++;
+    if (peer->endpoint == NULL) {
+        wait_for_next(peer);
+        return;
+    }
+    set_state(peer, PEER_CLOSING);
+    peer->peers->figures.failed_links++;
+    batch_link_lost(peer);
+    ucx_disconnect(peer->endpoint, endpoint_closed, peer);
+    fetch_peer_lost(peer);
+}
+
+const struct link_events peer_events = {on_ready, on_open, on_message, on_ended};
+
+/* Life. */
+
+kvc_status peer_add(struct peers *peers, const char *host, const char *port)
+{
+    struct peer *peer = mem_zalloc(sizeof(*peer));
+    kvc_status status;
+
+    if (peer == NULL)
+        return KVC_E_NO_MEMORY;
+    status = lanes_open(peers, &peer->lanes);
+    if (status != KVC_OK) {
+        mem_free(peer);
+        return status;
+    }
+    peer->peers = peers;
+    snprintf(peer->host, sizeof(peer->host), "%s", host);
+    snprintf(peer->port, sizeof(peer->port), "%s", port);
+    snprintf(peer->name, sizeof(peer->name), strchr(host, ':') ? "[%.48s]:%s" : "%.50s:%s", host,
+             port);
+    list_init(&peer->waiting);
+    list_init(&peer->running);
+    peer->registrations = 1;
+    peer->backoff_ms = BACKOFF_MS;
+    uv_timer_init(peers->config.loop, &peer->timer);
+    uv_timer_start(&peer->timer, attempt_cb, 0, 0);
+    list_push_back(&peers->list, &peer->link);
+    peers->n_peers++;
+    return KVC_OK;
+}
+
+void peer_stop(struct peer *peer)
+{
+    if (peer->control != NULL)
+        link_end(peer->control, "the daemon stops");
+    else if (peer->state == PEER_WAITING)
+        uv_close((uv_handle_t *)&peer->timer, stopped_cb);
+    else if (peer->state == PEER_RESOLVING)
+        uv_cancel((uv_req_t *)&peer->resolving);
+}
+
+void peer_free(struct peer *peer)
+{
+    assert(peer->state == PEER_STOPPED && list_empty(&peer->running));
+    lanes_close(peer->peers, &peer->lanes);
+    list_remove(&peer->link);
+    mem_free(peer);
+}
+
+void peer_look(struct peer *peer, uint64_t now)
+{
+    const uint64_t silence = peer->peers->config.silence_ms * CLOCK_MS_US;
+    const struct message ping = {.type = MESSAGE_PING, .id = now};
+
+    if (peer->state != PEER_OPEN || now < peer->control->heard_us)
+        return;
+    if (now - peer->control->heard_us > silence)
+        link_end(peer->control, "it is silent");
+    else if (now - peer->control->heard_us > silence / PINGS &&
+             now - peer->pinged_us > silence / PINGS) {
+        peer->pinged_us = now;
+        link_send(peer->control, &ping);
+    }
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* Guests: daemons that ask this one. */
+#ifdef KVC_UCX
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/peer/state.h"
+
+static void free_guest(struct guest *g)
+{
+    struct peers *peers = g->peers;
+
+    if (g->owner != NULL)
+        store_owner_end(peers->config.store, g->owner);
+    if (g->lanes.slab.base != NULL)
+        lanes_close(peers, &g->lanes);
+    list_remove(&g->link);
+    peers->n_guests--;
+    mem_free(g);
+}
+
+void guest_settle(struct guest *g)
+{
+    if (g->control == NULL && g->endpoint == NULL && g->n_waiting == 0 && g->n_running == 0)
+        free_guest(g);
+}
+
+static void endpoint_failed(void *arg, kvc_status status)
+{
+    struct guest *g = arg;
+
+    (void)status;
+    if (g->control != NULL)
+        link_end(g->control, "UCX says that it failed");
+}
+
+static bool on_ready(void *arg, struct link *link, struct message_ready *ready)
+{
+    struct guest *g = arg;
+
+    (void)link;
+    if (g->peers->n_guests > 2 * PEERS_MAX || lanes_open(g->peers, &g->lanes) != KVC_OK)
+        return false;
+    g->registrations = 1;
+    return peers_describe(g->peers, &g->lanes, ready, g->peers->serve);
+}
+
+static kvc_status on_open(void *arg, struct link *link, const struct message_ready *ready)
+{
+    const struct ucx_endpoint_events events = {arg, endpoint_failed};
+    struct guest *g = arg;
+    const struct owner_identity identity = {
+        .tenant = g->peers->tenant, .role = STORE_ROLE_READER, .pid = getpid()};
+    kvc_status status = store_owner_open(g->peers->config.store, &identity, NULL, &g->owner);
+
+    if (status == KVC_OK)
+        status =
+            ucx_connect(g->peers->serve, ready->address, ready->address_len, &events, &g->endpoint);
+    if (status == KVC_OK)
+        status = regions_open(g->endpoint, ready, g->regions);
+    if (status != KVC_OK)
+        return status;
+    g->epoch = link->epoch;
+    g->modes = ready->modes & peers_modes(g->peers);
+    g->registrations += ready->n_regions;
+    log_info("peer", "peer asks name=%s", g->name);
+    return KVC_OK;
+}
+
+static void on_message(void *arg, struct link *link, const struct message *m)
+{
+    struct guest *g = arg;
+
+    switch (m->type) {
+    case MESSAGE_QUERY:
+        serve_query(g, &m->query);
+        break;
+    case MESSAGE_FETCH:
+        serve_fetch(g, &m->fetch);
+        break;
+    case MESSAGE_DONE:
+        serve_done(g, m->id);
+        break;
+    case MESSAGE_RELEASE:
+        (void)store_release(g->peers->config.store, g->owner, m->id, NULL);
+        break;
+    case MESSAGE_PING:
+        link_send(link, &(struct message){.type = MESSAGE_PONG, .id = m->id});
+        break;
+    default:
+        break;
+    }
+}
+
+static void endpoint_closed(void *arg)
+{
+    struct guest *g = arg;
+
+    regions_close(g->endpoint, g->regions);
+    g->endpoint = NULL;
+    guest_settle(g);
+}
+
+static void on_ended(void *arg, struct link *link, const char *why)
+{
+    struct guest *g = arg;
+
+    (void)link;
+    g->control = NULL;
+    if (g->owner != NULL && !g->peers->stopping)
+        log_info("peer", "peer asks no more name=%s reason=\"%s\"", g->name, why);
+    serve_end_all(g);
+    if (g->endpoint != NULL)
+        ucx_disconnect(g->endpoint, endpoint_closed, g);
+    guest_settle(g);
+}
+
+const struct link_events guest_events = {on_ready, on_open, on_message, on_ended};
+
+void guest_accept(struct peers *peers, uv_stream_t *listener)
+{
+    struct guest *g = mem_zalloc(sizeof(*g));
+    struct sockaddr_storage address;
+
+    if (g == NULL) {
+        log_warn("peer", "cannot accept reason=\"out of memory\"");
+        return;
+    }
+    g->peers = peers;
+    list_init(&g->waiting);
+    list_init(&g->running);
+    list_init(&g->link);
+    if (link_accept(&peers->serve_links, listener, g, &g->control) != KVC_OK) {
+        mem_free(g);
+        return;
+    }
+    list_push_back(&peers->guests, &g->link);
+    peers->n_guests++;
+    snprintf(g->name, sizeof(g->name), "%s", g->control->name);
+    if (peers->stopping || !link_peer(g->control, &address))
+        link_end(g->control, "it is gone already");
+    else if (!peers_admit(peers, &address)) {
+        log_warn("peer", "a stranger is refused address=%s", g->name);
+        link_end(g->control, "a stranger");
+    }
+}
+
+/* Its pings have stopped: it is gone, or hangs. */
+void guest_look(struct guest *g, uint64_t now)
+{
+    const uint64_t silence = g->peers->config.silence_ms * CLOCK_MS_US;
+
+    if (g->control != NULL && g->control->state == LINK_OPEN && now > g->control->heard_us &&
+        now - g->control->heard_us > silence)
+        link_end(g->control, "it is silent");
+}
+
+#endif

@@ -1,0 +1,95 @@
+/*
+ * Peers: other daemons, whose blocks are fetched into slots here when a lookup misses. This header
+ * is the room's door, for api/ and server.c.
+ *
+ * May include store/, tier/, device/, base/, kernels/ and proto/; it is the only place that knows
+ * UCX. Pure plans are in plan.h and view.h, messages in message.h, control connections in link.h.
+ * A fetch (fetch.c) asks the peers that asker.c is linked with and moves batches (batch.c) of
+ * blocks; who asks this daemon is a guest (guest.c), served in serve.c. All of it runs on the loop;
+ * packing, unpacking and checksums on libuv's pool.
+ *
+ * A fetch is a save of the daemon's own: what comes is FILLING, verified, and published as any
+ * save is. Slots and memory that a peer may still write to are not given back before its endpoint
+ * is closed.
+ */
+#ifndef KVC_PEER_PEER_H
+#define KVC_PEER_PEER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "daemon/store/store.h"
+#include "daemon/tier/tier.h"
+
+struct peers;
+struct fetch;
+
+enum peers_transfer { PEERS_AUTO, PEERS_EXACT, PEERS_VIEWS };
+
+struct peers_config {
+    uv_loop_t *loop;
+    struct store *store; /* it and the tiers stay until peers_destroy */
+    struct tier *const *tiers;
+    uint64_t boot_epoch;
+    /* As the settings have them; "none" where there is nothing. */
+    const char *list, *listen, *secret_file, *tenant;
+    enum peers_transfer transfer;
+    uint32_t silence_ms;            /* a peer that says nothing for this long is dead */
+    uint64_t bytes_each, bytes_all; /* in flight to this daemon */
+};
+
+/*
+ * Listens and begins to connect. Or KVC_E_UNSUPPORTED, KVC_E_INVALID or another status, with a
+ * sentence; *peers, if it was set all the same, is then stopped, and to be destroyed.
+ */
+kvc_status peers_create(const struct peers_config *config, char *why, size_t size,
+                        struct peers **peers);
+/* Ends all links and fetches: nothing begins any more. */
+void peers_stop(struct peers *peers);
+/* Links, fetches and copies that have not ended; peers_destroy when there are none. */
+uint32_t peers_count(const struct peers *peers);
+/* Before the store is destroyed. NULL is fine. */
+void peers_destroy(struct peers *peers);
+
+/* Fetches. */
+
+/* Keys behind a prefix that is here, of parts that are all full ones. */
+struct peers_want {
+    uint32_t tenant;
+    const struct store_lookup_part *parts; /* the same number of keys in each */
+    uint32_t n_parts;
+    uint32_t ms; /* until it is over, however far it has come */
+};
+/* It is over: so many of the keys, without a gap from the first one, are here. */
+typedef void peers_fetched_cb(void *arg, uint32_t blocks);
+/*
+ * KVC_OK: *fetch is good until fetched was called, once and never from inside a call, or the fetch
+ * is dropped. What was fetched is kept from eviction for a moment, so that it can be leased.
+ * KVC_E_UNKNOWN: no peer can have them.
+ */
+kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
+                       peers_fetched_cb *fetched, void *arg, struct fetch **fetch);
+/* It is not wanted any more; what is on its way still becomes a block. */
+void peers_drop(struct fetch *fetch);
+
+/* For people. */
+
+struct peers_row {
+    char address[64], way[8]; /* "asks": it asks us; "serves" */
+    char state[96], mode[16], lanes[96], reason[96];
+    uint64_t epoch, batches, useful, wire, registrations, dropped;
+};
+/* false: there is no i-th. */
+bool peers_row(const struct peers *peers, uint32_t i, struct peers_row *row);
+
+struct peers_figures {
+    uint64_t fetches, fetched_blocks, missed_fetches;
+    uint64_t useful_bytes, wire_bytes, batches[2]; /* full views and exact; small views */
+    uint64_t served_blocks, served_bytes, refused;
+    uint64_t registrations, stale, failed_links, slow_lanes;
+};
+void peers_figures(const struct peers *peers, struct peers_figures *figures);
+
+#endif

@@ -1,0 +1,625 @@
+/* Start and end, what all links share, and who may connect. */
+#ifdef KVC_UCX
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/mem.h"
+#include "daemon/peer/state.h"
+
+#define BUSY_TICK_MS 2u   /* while fetches have deadlines */
+#define IDLE_TICK_MS 250u /* while only life is looked for */
+#define BACKLOG      64
+
+static kvc_status explain(char *why, size_t size, kvc_status status, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(why, size, format, args);
+    va_end(args);
+    return status;
+}
+
+static bool is_none(const char *text)
+{
+    return text == NULL || text[0] == '\0' || strcmp(text, "none") == 0;
+}
+
+/* "host:port" or "[v6]:port". */
+static bool split_address(const char *text, char host[PEER_NAME_MAX], char port[8])
+{
+    const char *colon = strrchr(text, ':'), *end = colon;
+    long number;
+
+    if (colon == NULL || colon == text || strlen(colon + 1) > 5)
+        return false;
+    number = strtol(colon + 1, NULL, 10);
+    if (number < 1 || number > 65535 || strspn(colon + 1, "0123456789") != strlen(colon + 1))
+        return false;
+    if (text[0] == '[') {
+        if (colon[-1] != ']')
+            return false;
+        text++;
+        end--;
+    }
+    if (end - text < 1 || end - text >= (int)PEER_NAME_MAX)
+        return false;
+    snprintf(host, PEER_NAME_MAX, "%.*s", (int)(end - text), text);
+    snprintf(port, 8, "%s", colon + 1);
+    return true;
+}
+
+/* Memory. */
+
+bool peers_is_memory(const struct peers *peers, enum tier_kind tier)
+{
+    const struct tier *t = peers->config.tiers[tier];
+
+    return t != NULL && tier_extents(t) > 0 &&
+           (tier == TIER_HOST || tier_memory(t) == DEVICE_MEMORY_MEMFD);
+}
+
+static kvc_status register_tiers(struct peers *peers)
+{
+    for (enum tier_kind t = 0; t < TIER_COUNT; t++) {
+        struct tier *tier = peers->config.tiers[t];
+        kvc_status status;
+
+        if (!peers_is_memory(peers, t))
+            continue;
+        status =
+            ucx_register(peers->ucx, tier_address(tier, 0), tier_bytes(tier), &peers->memory[t]);
+        if (status != KVC_OK)
+            return status;
+        peers->figures.registrations++;
+    }
+    return KVC_OK;
+}
+
+uint32_t peers_modes(const struct peers *peers)
+{
+    const uint32_t exact = 1u << MESSAGE_GET | 1u << MESSAGE_PUT, views = 1u << MESSAGE_VIEWS;
+
+    switch (peers->config.transfer) {
+    case PEERS_EXACT:
+        return exact;
+    case PEERS_VIEWS:
+        return views;
+    default:
+        return exact | views;
+    }
+}
+
+bool peers_describe(struct peers *peers, const struct lanes *lanes, struct message_ready *ready,
+                    struct ucx_worker *worker)
+{
+    size_t len;
+
+    *ready = (struct message_ready){
+        .modes = peers_modes(peers),
+        .view_bytes = {lanes->slab.bytes[VIEW_FULL] / PEER_LANES, lanes->slab.bytes[VIEW_SMALL]},
+        .address = ucx_worker_address(worker, &len),
+    };
+    ready->address_len = (uint32_t)len;
+    if (len > MESSAGE_ADDRESS_MAX)
+        return false;
+    for (enum tier_kind t = 0; t < TIER_COUNT; t++) {
+        const struct tier *tier = peers->config.tiers[t];
+
+        /* Who is not to address memory here is not told how to. */
+        if (peers->memory[t].rkey == NULL || peers->config.transfer == PEERS_VIEWS ||
+            peers->memory[t].rkey_len > MESSAGE_RKEY_MAX)
+            continue;
+        ready->regions[ready->n_regions++] = (struct message_region){
+            .tier = t,
+            .base = (uint64_t)(uintptr_t)tier_address(tier, 0),
+            .bytes = tier_bytes(tier),
+            .rkey = peers->memory[t].rkey,
+            .rkey_len = (uint32_t)peers->memory[t].rkey_len,
+        };
+    }
+    return true;
+}
+
+kvc_status regions_open(struct ucx_endpoint *endpoint, const struct message_ready *ready,
+                        struct region regions[TIER_COUNT])
+{
+    for (uint32_t i = 0; i < ready->n_regions; i++) {
+        const struct message_region *from = &ready->regions[i];
+        struct region *region;
+        kvc_status status;
+
+        if (from->tier >= TIER_COUNT || regions[from->tier].rkey != NULL)
+            return KVC_E_PROTOCOL;
+        region = &regions[from->tier];
+        status = ucx_rkey_open(endpoint, from->rkey, from->rkey_len, &region->rkey);
+        if (status != KVC_OK)
+            return status;
+        region->base = from->base;
+        region->bytes = from->bytes;
+    }
+    return KVC_OK;
+}
+
+void regions_close(struct ucx_endpoint *endpoint, struct region regions[TIER_COUNT])
+{
+    for (enum tier_kind t = 0; t < TIER_COUNT; t++) {
+        ucx_rkey_close(endpoint, regions[t].rkey);
+        regions[t] = (struct region){0};
+    }
+}
+
+bool region_holds(const struct region *region, uint64_t offset, uint64_t bytes)
+{
+    return region->rkey != NULL && bytes <= region->bytes && offset <= region->bytes - bytes;
+}
+
+/* Lanes. */
+
+kvc_status lanes_open(struct peers *peers, struct lanes *lanes)
+{
+    kvc_status status = view_slab_create(PEER_LANES * VIEW_SLAB_BYTES, &lanes->slab);
+
+    if (status != KVC_OK)
+        return status;
+    status =
+        ucx_register(peers->ucx, lanes->slab.base, lanes->slab.bytes[VIEW_FULL], &lanes->memory);
+    if (status != KVC_OK)
+        view_slab_destroy(&lanes->slab);
+    else
+        peers->figures.registrations++;
+    return status;
+}
+
+void lanes_close(struct peers *peers, struct lanes *lanes)
+{
+    ucx_unregister(peers->ucx, &lanes->memory);
+    view_slab_destroy(&lanes->slab);
+}
+
+uint32_t lane_take(struct lanes *lanes)
+{
+    for (uint32_t i = 0; i < PEER_LANES; i++) {
+        if (lanes->used[i])
+            continue;
+        lanes->used[i] = true;
+        return i;
+    }
+    return PEER_LANES;
+}
+
+uint8_t *lane_base(const struct lanes *lanes, uint32_t lane)
+{
+    return lanes->slab.base + lane * VIEW_SLAB_BYTES;
+}
+
+/* The daemon's own sessions. */
+
+kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner)
+{
+    const struct owner_identity identity = {
+        .tenant = tenant, .role = STORE_ROLE_WORKER, .pid = getpid()};
+    struct filler *filler;
+    kvc_status status;
+
+    list_for_each(filler, &peers->fillers, link) {
+        if (filler->tenant != tenant)
+            continue;
+        *owner = filler->owner;
+        return KVC_OK;
+    }
+    filler = mem_zalloc(sizeof(*filler));
+    if (filler == NULL)
+        return KVC_E_NO_MEMORY;
+    status = store_owner_open(peers->config.store, &identity, NULL, &filler->owner);
+    if (status != KVC_OK) {
+        mem_free(filler);
+        return status;
+    }
+    filler->tenant = tenant;
+    list_push_back(&peers->fillers, &filler->link);
+    *owner = filler->owner;
+    return KVC_OK;
+}
+
+kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t index)
+{
+    const struct table *table = store_table(peers->config.store);
+    const struct table_part *part = table_part(table, index);
+    const struct table_layout *layout = table_layout(table, part->layout);
+    const struct store_part desc = {
+        .namespace_digest = table_namespace(table, part->namespace_)->digest,
+        .slice_bytes = layout->slice_bytes,
+        .n_slices = layout->n_slices,
+        .dtypes = layout->has_dtypes ? layout->dtypes : NULL,
+        .block_tokens = layout->block_tokens,
+        .rule = part->rule,
+        .window = part->window,
+    };
+    struct store_part_info info;
+
+    if (store_owner_layout(peers->config.store, owner, index) != NULL)
+        return KVC_OK;
+    return store_register(peers->config.store, owner, &desc, &info, NULL);
+}
+
+/* Who may connect: with a secret whoever proves it; else who is here, or is named. */
+
+static bool is_loopback(const struct sockaddr_storage *address)
+{
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
+
+    if (address->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+}
+
+static bool is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return false;
+    if (a->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+    return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
+                  &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address)
+{
+    const struct peer *peer;
+
+    if (peers->secret.len > 0 || is_loopback(address))
+        return true;
+    list_for_each(peer, &peers->list, link)
+        if (is_same_host(&peer->address, address))
+            return true;
+    return false;
+}
+
+static void connection_cb(uv_stream_t *listener, int status)
+{
+    struct peers *peers = container_of((uv_tcp_t *)listener, struct peers, listener);
+
+    if (status < 0)
+        log_warn("peer", "cannot accept reason=\"%s\"", uv_strerror(status));
+    else
+        guest_accept(peers, listener);
+}
+
+static kvc_status listen_at(struct peers *peers, char *why, size_t size)
+{
+    const char *text = peers->config.listen;
+    char host[PEER_NAME_MAX], port[8];
+    struct sockaddr_storage address;
+    int rc;
+
+    if (is_none(text))
+        return KVC_OK;
+    if (!split_address(text, host, port))
+        return explain(why, size, KVC_E_INVALID, "peer-listen: \"%.80s\" is not address:port",
+                       text);
+    if (uv_ip4_addr(host, atoi(port), (struct sockaddr_in *)&address) < 0 &&
+        uv_ip6_addr(host, atoi(port), (struct sockaddr_in6 *)&address) < 0)
+        return explain(why, size, KVC_E_INVALID, "peer-listen: \"%s\" is no address", host);
+    rc = uv_tcp_bind(&peers->listener, (struct sockaddr *)&address, 0);
+    if (rc == 0)
+        rc = uv_listen((uv_stream_t *)&peers->listener, BACKLOG, connection_cb);
+    if (rc < 0)
+        return explain(why, size, KVC_E_SYSTEM, "peer-listen: %s: %s", text, uv_strerror(rc));
+    peers->listening = true;
+    return KVC_OK;
+}
+
+static kvc_status add_all(struct peers *peers, char *why, size_t size)
+{
+    char text[512], *rest = text, *word;
+
+    if (is_none(peers->config.list))
+        return KVC_OK;
+    snprintf(text, sizeof(text), "%s", peers->config.list);
+    while ((word = strsep(&rest, ", \t")) != NULL) {
+        char host[PEER_NAME_MAX], port[8];
+        kvc_status status;
+
+        if (word[0] == '\0')
+            continue;
+        if (!split_address(word, host, port))
+            return explain(why, size, KVC_E_INVALID, "peers: \"%.80s\" is not host:port", word);
+        if (peers->n_peers == PEERS_MAX)
+            return explain(why, size, KVC_E_LIMIT, "peers: more than %u", PEERS_MAX);
+        status = peer_add(peers, host, port);
+        if (status != KVC_OK)
+            return explain(why, size, status, "peers: %s: %s", word, kvc_status_text(status));
+    }
+    return KVC_OK;
+}
+
+/* "own", "uid:N" or a name. */
+static kvc_status read_tenant(struct peers *peers, char *why, size_t size)
+{
+    const char *text = peers->config.tenant;
+    char name[KVC_NAME_MAX + 1];
+    uint32_t uid = UINT32_MAX;
+    kvc_status status;
+
+    if (strcmp(text, "own") == 0) {
+        uid = geteuid();
+        snprintf(name, sizeof(name), "uid:%u", uid);
+        text = name;
+    } else if (strncmp(text, "uid:", 4) == 0) {
+        char *end;
+
+        uid = (uint32_t)strtoul(text + 4, &end, 10);
+        if (end == text + 4 || *end != '\0')
+            return explain(why, size, KVC_E_INVALID, "peer-tenant: \"%.64s\" is not uid:N", text);
+    }
+    if (strlen(text) > KVC_NAME_MAX)
+        return explain(why, size, KVC_E_INVALID, "peer-tenant: longer than %u bytes", KVC_NAME_MAX);
+    status = store_tenant(peers->config.store, text, uid, &peers->tenant);
+    return status == KVC_OK
+               ? status
+               : explain(why, size, status, "peer-tenant: %s", kvc_status_text(status));
+}
+
+static kvc_status read_secret(struct peers *peers, char *why, size_t size)
+{
+    if (is_none(peers->config.secret_file)) {
+        log_info("peer", "there is no peer-secret-file: only daemons on this host, and at the "
+                         "addresses in peers, may connect");
+        return KVC_OK;
+    }
+    if (!secret_read(peers->config.secret_file, &peers->secret, why, size))
+        return KVC_E_INVALID;
+    return KVC_OK;
+}
+
+static void tick_cb(uv_timer_t *timer)
+{
+    struct peers *peers = container_of(timer, struct peers, tick);
+    const uint64_t now = clock_now_us();
+    struct peer *peer;
+    struct guest *guest, *after;
+
+    list_for_each(peer, &peers->list, link) {
+        peer_look(peer, now);
+        batch_look(peer, now);
+    }
+    list_for_each_safe(guest, after, &peers->guests, link)
+        guest_look(guest, now);
+    fetch_look_all(peers, now);
+    uv_timer_start(&peers->tick, tick_cb, peers->n_fetches > 0 ? BUSY_TICK_MS : IDLE_TICK_MS, 0);
+}
+
+void peers_tick_soon(struct peers *peers)
+{
+    uv_timer_start(&peers->tick, tick_cb, BUSY_TICK_MS, 0);
+}
+
+static kvc_status open_transport(struct peers *peers, char *why, size_t size)
+{
+    char text[UCX_WHY_MAX];
+    kvc_status status = ucx_open(text, &peers->ucx);
+
+    if (status != KVC_OK)
+        return explain(why, size, status, "%s", text);
+    status = register_tiers(peers);
+    if (status == KVC_OK)
+        status = ucx_worker_open(peers->ucx, peers->config.loop, batch_message, peers, &peers->ask);
+    if (status == KVC_OK)
+        status = ucx_worker_open(peers->ucx, peers->config.loop, NULL, NULL, &peers->serve);
+    return status == KVC_OK ? status
+                            : explain(why, size, status, "UCX: %s", kvc_status_text(status));
+}
+
+kvc_status peers_create(const struct peers_config *config, char *why, size_t size,
+                        struct peers **ret)
+{
+    struct peers *peers = mem_zalloc(sizeof(*peers));
+    kvc_status status;
+
+    if (peers == NULL)
+        return explain(why, size, KVC_E_NO_MEMORY, "out of memory");
+    peers->config = *config;
+    list_init(&peers->list);
+    list_init(&peers->guests);
+    list_init(&peers->fillers);
+    list_init(&peers->fetches);
+    list_init(&peers->shapes);
+    peers->ask_links = (struct link_config){config->loop, config->boot_epoch, &peers->secret,
+                                            config->silence_ms, &peer_events};
+    peers->serve_links = peers->ask_links;
+    peers->serve_links.events = &guest_events;
+    uv_tcp_init(config->loop, &peers->listener);
+    uv_timer_init(config->loop, &peers->tick);
+    peers->handles = 2;
+    status = getrandom(&peers->next_id, sizeof(peers->next_id), 0) == sizeof(peers->next_id)
+                 ? KVC_OK
+                 : explain(why, size, KVC_E_SYSTEM, "no random numbers");
+    if (status == KVC_OK)
+        status = read_secret(peers, why, size);
+    if (status == KVC_OK)
+        status = read_tenant(peers, why, size);
+    if (status == KVC_OK)
+        status = open_transport(peers, why, size);
+    if (status == KVC_OK)
+        status = add_all(peers, why, size);
+    if (status == KVC_OK)
+        status = listen_at(peers, why, size);
+    if (status != KVC_OK) {
+        peers_stop(peers);
+        *ret = peers; /* to be destroyed when nothing of it is left */
+        return status;
+    }
+    log_info("peer", "peers ready ucx=%s listen=%s peers=%u", ucx_version(peers->ucx),
+             config->listen, peers->n_peers);
+    peers_tick_soon(peers);
+    *ret = peers;
+    return KVC_OK;
+}
+
+static void listener_closed_cb(uv_handle_t *handle)
+{
+    container_of((uv_tcp_t *)handle, struct peers, listener)->handles--;
+}
+
+static void tick_closed_cb(uv_handle_t *handle)
+{
+    container_of((uv_timer_t *)handle, struct peers, tick)->handles--;
+}
+
+void peers_stop(struct peers *peers)
+{
+    struct peer *peer;
+    struct guest *guest;
+
+    if (peers->stopping)
+        return;
+    peers->stopping = true;
+    uv_close((uv_handle_t *)&peers->listener, listener_closed_cb);
+    uv_close((uv_handle_t *)&peers->tick, tick_closed_cb);
+    list_for_each(peer, &peers->list, link)
+        peer_stop(peer);
+    list_for_each(guest, &peers->guests, link)
+        if (guest->control != NULL)
+            link_end(guest->control, "the daemon stops");
+    fetch_stop_all(peers);
+}
+
+static void worker_gone_cb(void *arg)
+{
+    ((struct peers *)arg)->workers--;
+}
+
+/* The workers go when no endpoint is left: here, since who waits asks. */
+static void close_workers(struct peers *peers)
+{
+    if (peers->ask != NULL) {
+        peers->workers++;
+        ucx_worker_close(peers->ask, worker_gone_cb, peers);
+        peers->ask = NULL;
+    }
+    if (peers->serve != NULL) {
+        peers->workers++;
+        ucx_worker_close(peers->serve, worker_gone_cb, peers);
+        peers->serve = NULL;
+    }
+}
+
+uint32_t peers_count(const struct peers *peers)
+{
+    const struct peer *peer;
+    uint32_t n = peers->handles + peers->n_guests + peers->n_fetches + peers->n_batches +
+                 peers->n_services + peers->workers;
+
+    list_for_each(peer, &peers->list, link)
+        n += peer->state != PEER_STOPPED;
+    if (n == 0 && peers->stopping && (peers->ask != NULL || peers->serve != NULL)) {
+        close_workers((struct peers *)peers);
+        n = peers->workers;
+    }
+    return n;
+}
+
+void peers_destroy(struct peers *peers)
+{
+    struct peer *peer;
+    struct filler *filler;
+
+    if (peers == NULL)
+        return;
+    assert(peers->handles == 0 && peers->workers == 0);
+    while ((peer = list_first(&peers->list, struct peer, link)) != NULL)
+        peer_free(peer);
+    while ((filler = list_first(&peers->fillers, struct filler, link)) != NULL) {
+        list_remove(&filler->link);
+        store_owner_end(peers->config.store, filler->owner);
+        mem_free(filler);
+    }
+    for (enum tier_kind t = 0; t < TIER_COUNT; t++)
+        if (peers->ucx != NULL)
+            ucx_unregister(peers->ucx, &peers->memory[t]);
+    ucx_close(peers->ucx);
+    shapes_free(peers);
+    secret_forget(&peers->secret);
+    mem_free(peers);
+}
+
+void peers_figures(const struct peers *peers, struct peers_figures *figures)
+{
+    const struct peer *peer;
+
+    *figures = peers->figures;
+    list_for_each(peer, &peers->list, link) {
+        figures->useful_bytes += peer->useful;
+        figures->wire_bytes += peer->wire;
+        figures->stale += peer->stale;
+        for (enum view view = 0; view < VIEW_COUNT; view++)
+            figures->batches[view] += peer->batches[view];
+    }
+}
+
+static void describe_peer(const struct peer *peer, struct peers_row *row)
+{
+    static const char *const states[] = {"waiting", "resolving", "linking",
+                                         "open",    "closing",   "stopped"};
+
+    *row = (struct peers_row){
+        .way = "serves",
+        .epoch = peer->epoch,
+        .batches = peer->batches[VIEW_FULL] + peer->batches[VIEW_SMALL],
+        .useful = peer->useful,
+        .wire = peer->wire,
+        .registrations = peer->registrations,
+        .dropped = peer->stale,
+    };
+    snprintf(row->address, sizeof(row->address), "%s", peer->name);
+    snprintf(row->state, sizeof(row->state), "%s", states[peer->state]);
+    if (peer->state == PEER_OPEN)
+        snprintf(row->mode, sizeof(row->mode), "%s", message_mode_name(peer->mode));
+    snprintf(row->lanes, sizeof(row->lanes), "%s", peer->transports);
+    snprintf(row->reason, sizeof(row->reason), "%s", peer->reason);
+}
+
+static void describe_guest(const struct guest *guest, struct peers_row *row)
+{
+    *row = (struct peers_row){
+        .way = "asks",
+        .epoch = guest->epoch,
+        .batches = guest->batches,
+        .useful = guest->useful,
+        .wire = guest->wire,
+        .registrations = guest->registrations,
+        .dropped = guest->stale + guest->refused,
+    };
+    snprintf(row->address, sizeof(row->address), "%s", guest->name);
+    snprintf(row->state, sizeof(row->state), "%s",
+             guest->endpoint != NULL && guest->control != NULL ? "open"
+             : guest->control != NULL                          ? "linking"
+                                                               : "closing");
+}
+
+bool peers_row(const struct peers *peers, uint32_t i, struct peers_row *row)
+{
+    const struct peer *peer;
+    const struct guest *guest;
+
+    list_for_each(peer, &peers->list, link)
+        if (i-- == 0)
+            return describe_peer(peer, row), true;
+    list_for_each(guest, &peers->guests, link)
+        if (i-- == 0)
+            return describe_guest(guest, row), true;
+    return false;
+}
+
+#endif

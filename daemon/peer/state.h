@@ -1,0 +1,206 @@
+/* What the files of peers share; included by daemon/peer/ only. */
+#ifndef KVC_PEER_STATE_H
+#define KVC_PEER_STATE_H
+
+#include "daemon/base/list.h"
+#include "daemon/peer/link.h"
+#include "daemon/peer/peer.h"
+#include "daemon/peer/plan.h"
+#include "daemon/peer/secret.h"
+#include "daemon/peer/ucx.h"
+#include "daemon/peer/view.h"
+
+#define PEERS_MAX     16u /* that are asked, and as many again that ask */
+#define PEER_LANES    2u  /* batches of one peer that are under way, each with memory of its own */
+#define PEER_NAME_MAX 64u
+
+/* A layout, as copies and checksums need it; made once and kept. */
+struct shape {
+    struct list link; /* peers::shapes */
+    uint32_t layout;  /* in the table */
+    uint64_t span;    /* bytes from the start of a slot to the end of its last slice */
+    uint64_t largest; /* slice */
+    struct pack_layout pack;
+    uint32_t *slice_bytes;
+    uint64_t offsets[];
+};
+
+/* Memory for the batches of one peer and direction. */
+struct lanes {
+    struct view_slab slab; /* all of it */
+    struct ucx_memory memory;
+    bool used[PEER_LANES];
+};
+
+/* Another daemon's memory. */
+struct region {
+    uint64_t base, bytes;
+    struct ucx_rkey *rkey; /* NULL: there is no such region */
+};
+
+/* The daemon's own session of a tenant, which fills slots and holds what came. */
+struct filler {
+    struct list link; /* peers::fillers */
+    uint32_t tenant;
+    struct owner *owner;
+};
+
+enum peer_state {
+    PEER_WAITING,   /* until its next attempt */
+    PEER_RESOLVING, /* its name */
+    PEER_LINKING,
+    PEER_OPEN,
+    PEER_CLOSING, /* the endpoint, or the link, is not quite gone */
+    PEER_STOPPED,
+};
+
+/* A daemon that this one asks. */
+struct peer {
+    struct list link; /* peers::list */
+    struct peers *peers;
+    enum peer_state state;
+    char name[PEER_NAME_MAX], host[PEER_NAME_MAX], port[8];
+    uv_timer_t timer; /* the next attempt; or the next look whether it lives */
+    uv_getaddrinfo_t resolving;
+    uint32_t backoff_ms, attempts;
+    uint64_t pinged_us;
+    struct sockaddr_storage address; /* the latest that its name had; family 0: none yet */
+    char reason[96];                 /* why it is not open, or why in this mode */
+
+    struct link *control;
+    struct ucx_endpoint *endpoint;
+    char transports[UCX_LANES_MAX];
+    uint32_t mode; /* enum message_mode */
+    uint64_t epoch;
+    struct region regions[TIER_COUNT];
+    struct lanes lanes;
+    struct view_streak streak;
+    struct list waiting, running; /* batches */
+    uint64_t turn;                /* rank of the latest batch that was begun */
+    uint32_t n_running;
+    uint64_t bytes; /* in flight */
+    uint64_t batches[VIEW_COUNT], useful, wire, registrations, stale, failures;
+};
+
+/* A daemon that asks this one. */
+struct guest {
+    struct list link; /* peers::guests */
+    struct peers *peers;
+    struct link *control; /* NULL: it has ended */
+    struct ucx_endpoint *endpoint;
+    char name[PEER_NAME_MAX];
+    uint64_t epoch;
+    struct owner *owner;
+    uint32_t modes;
+    struct region regions[TIER_COUNT];
+    struct lanes lanes;
+    struct list waiting, running; /* services */
+    uint32_t n_waiting, n_running;
+    uint64_t batches, useful, wire, registrations, refused, stale;
+};
+
+struct peers {
+    struct peers_config config;
+    struct secret secret;
+    struct ucx *ucx;
+    struct ucx_worker *ask, *serve;
+    struct ucx_memory memory[TIER_COUNT]; /* of the tiers that are host memory */
+    struct link_config ask_links, serve_links;
+    uv_tcp_t listener;
+    uv_timer_t tick;
+    uint32_t handles; /* that are open: listener, tick */
+    uint32_t workers; /* of ask and serve, that are open */
+    bool stopping, listening;
+    uint32_t tenant;
+    struct list list, guests, fillers, fetches, shapes;
+    uint32_t n_peers, n_guests, n_fetches, n_batches, n_services;
+    uint64_t next_id; /* of queries and batches: begins at random, so that no stranger guesses it */
+    uint64_t passes;  /* over the fetches */
+    uint64_t bytes;   /* in flight to this daemon */
+    uint64_t sending; /* by it */
+    struct peers_figures figures;
+};
+
+/* shape.c. NULL: out of memory. */
+const struct shape *shape_of(struct peers *peers, uint32_t layout);
+void shapes_free(struct peers *peers);
+
+/* peers.c */
+bool peers_is_memory(const struct peers *peers, enum tier_kind tier); /* that this process reads */
+bool peers_describe(struct peers *peers, const struct lanes *lanes, struct message_ready *ready,
+                    struct ucx_worker *worker);
+kvc_status regions_open(struct ucx_endpoint *endpoint, const struct message_ready *ready,
+                        struct region regions[TIER_COUNT]);
+void regions_close(struct ucx_endpoint *endpoint, struct region regions[TIER_COUNT]);
+bool region_holds(const struct region *region, uint64_t offset, uint64_t bytes);
+kvc_status lanes_open(struct peers *peers, struct lanes *lanes);
+void lanes_close(struct peers *peers, struct lanes *lanes);
+uint32_t lane_take(struct lanes *lanes); /* PEER_LANES: none is free */
+uint8_t *lane_base(const struct lanes *lanes, uint32_t lane);
+kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner);
+/* Registers a part that is in the table for an owner of the daemon's own. */
+kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t part);
+uint32_t peers_modes(const struct peers *peers);
+bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address);
+void peers_tick_soon(struct peers *peers);
+
+/* asker.c */
+kvc_status peer_add(struct peers *peers, const char *host, const char *port);
+void peer_stop(struct peer *peer);
+void peer_look(struct peer *peer, uint64_t now); /* whether it lives */
+void peer_free(struct peer *peer);
+extern const struct link_events peer_events;
+
+/* guest.c */
+void guest_accept(struct peers *peers, uv_stream_t *listener);
+void guest_look(struct guest *guest, uint64_t now);
+void guest_settle(struct guest *guest);
+extern const struct link_events guest_events;
+
+/* serve.c */
+void serve_query(struct guest *guest, const struct message_query *query);
+void serve_fetch(struct guest *guest, const struct message_fetch *fetch);
+void serve_done(struct guest *guest, uint64_t id);
+void serve_end_all(struct guest *guest); /* its link has ended */
+
+/* batch.c */
+struct batch_block {
+    uint32_t place;  /* in the lease */
+    uint32_t number; /* of the save's assigned blocks */
+    uint64_t offset; /* of the slot in its tier */
+    uint8_t tier;
+};
+struct batch;
+/* Adds a batch to the peer's queue: `rank` blocks-of-the-fetch order within the fetch. */
+struct batch_plan {
+    struct fetch *fetch;
+    struct peer *peer;
+    const struct shape *shape;
+    uint64_t lease;
+    uint32_t part; /* there */
+    uint32_t rank;
+    uint32_t chunk;
+    const struct batch_block *blocks;
+    uint32_t n;
+};
+kvc_status batch_add(struct peers *peers, const struct batch_plan *plan);
+void batch_drop_waiting(struct peers *peers,
+                        struct fetch *fetch); /* those of a fetch that have not begun */
+void batch_result(struct peer *peer, const struct message_result *result);
+void batch_start_some(struct peers *peers);
+void batch_link_lost(struct peer *peer);     /* what waits ends; what runs waits for the endpoint */
+void batch_endpoint_gone(struct peer *peer); /* now it ends, too */
+void batch_look(struct peer *peer, uint64_t now);
+ucx_message_cb batch_message;
+
+/* fetch.c */
+void fetch_answer(struct peer *peer, const struct message_answer *answer);
+void fetch_peer_lost(struct peer *peer);
+/* blocks: their cells were filled in if status is KVC_OK. */
+void fetch_batch_ended(struct fetch *fetch, struct peer *peer, uint32_t chunk,
+                       const struct batch_block *blocks, uint32_t n, const uint64_t *cells,
+                       kvc_status status);
+void fetch_look_all(struct peers *peers, uint64_t now);
+void fetch_stop_all(struct peers *peers);
+
+#endif

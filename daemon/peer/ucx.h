@@ -1,0 +1,104 @@
+/*
+ * UCX: the only place that knows it. The library is looked for when it is first needed, so a daemon
+ * without peers never loads it, and one binary runs with 1.13 and later. A worker is one direction
+ * of this daemon; its progress is made by the loop, which sleeps only while UCX says that its
+ * descriptor will wake it.
+ *
+ * Whatever goes wrong with an endpoint ends that endpoint: its operations complete with an error,
+ * and only when the last of them has, `closed` is called. Until then their memory is not the
+ * caller's to reuse.
+ */
+#ifndef KVC_PEER_UCX_H
+#define KVC_PEER_UCX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "daemon/base/list.h"
+#include "proto/status.h"
+
+#define UCX_WHY_MAX   200u
+#define UCX_LANES_MAX 96u
+
+struct ucx;
+struct ucx_worker;
+struct ucx_endpoint;
+struct ucx_rkey;
+
+/* KVC_E_UNSUPPORTED, with a sentence: built without it, it is not there, or it is too old. */
+kvc_status ucx_open(char why[UCX_WHY_MAX], struct ucx **ucx);
+/* After its workers and memories. NULL is fine. */
+void ucx_close(struct ucx *ucx);
+const char *ucx_version(const struct ucx *ucx);
+
+/* Registered memory, and what a peer needs to reach it. */
+struct ucx_memory {
+    void *handle;
+    uint8_t *rkey;
+    size_t rkey_len;
+};
+kvc_status ucx_register(struct ucx *ucx, void *base, size_t bytes, struct ucx_memory *memory);
+void ucx_unregister(struct ucx *ucx, struct ucx_memory *memory);
+
+/* Workers. */
+
+/*
+ * A message of `bytes` has come under `id`, which its sender chose: where it is to be written, or
+ * NULL, which refuses it. *op completes when it is there.
+ */
+struct ucx_op;
+typedef void *ucx_message_cb(void *arg, uint64_t id, size_t bytes, struct ucx_op **op);
+
+kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, ucx_message_cb *message, void *arg,
+                           struct ucx_worker **worker);
+/* Its endpoints are closed. `done` when it is gone: its handles are then closed, too. */
+void ucx_worker_close(struct ucx_worker *worker, void (*done)(void *arg), void *arg);
+const uint8_t *ucx_worker_address(const struct ucx_worker *worker, size_t *len);
+
+/* Endpoints. */
+
+struct ucx_endpoint_events {
+    void *arg;
+    /* The peer failed: it must be closed. Once, from the loop, never from inside a call. */
+    void (*failed)(void *arg, kvc_status status);
+};
+kvc_status ucx_connect(struct ucx_worker *worker, const uint8_t *address, size_t len,
+                       const struct ucx_endpoint_events *events, struct ucx_endpoint **endpoint);
+/* Transports of its lanes, "tcp", or "cma posix tcp". */
+void ucx_lanes(const struct ucx_endpoint *endpoint, char lanes[UCX_LANES_MAX]);
+/* Nothing can be begun on it any more; closed() when all of its operations have completed. */
+void ucx_disconnect(struct ucx_endpoint *endpoint, void (*closed)(void *arg), void *arg);
+
+kvc_status ucx_rkey_open(struct ucx_endpoint *endpoint, const uint8_t *bytes, size_t len,
+                         struct ucx_rkey **rkey);
+void ucx_rkey_close(struct ucx_endpoint *endpoint, struct ucx_rkey *rkey); /* NULL is fine */
+
+/* Operations. */
+
+/* The caller's memory until done was called; done is called once, never from inside a call. */
+struct ucx_op {
+    void (*done)(struct ucx_op *op, kvc_status status);
+
+    /* Its own. */
+    struct list link; /* of those that have completed */
+    struct ucx_endpoint *endpoint;
+    kvc_status status;
+    uint64_t header; /* of a message, which is not copied when it is sent */
+};
+
+void ucx_get(struct ucx_endpoint *endpoint, struct ucx_op *op, void *to, size_t bytes,
+             const struct ucx_memory *memory, uint64_t from, struct ucx_rkey *rkey);
+void ucx_put(struct ucx_endpoint *endpoint, struct ucx_op *op, const void *from, size_t bytes,
+             const struct ucx_memory *memory, uint64_t to, struct ucx_rkey *rkey);
+/* Completes when everything that was put before is there. */
+void ucx_flush(struct ucx_endpoint *endpoint, struct ucx_op *op);
+/* By rendezvous: no byte moves before the other side has said where to. */
+void ucx_send(struct ucx_endpoint *endpoint, struct ucx_op *op, uint64_t id, const void *from,
+              size_t bytes, const struct ucx_memory *memory);
+/* Puts an operation that ucx_message_cb named under the endpoint that it comes from, so that the
+ * endpoint's end waits for it. */
+void ucx_expect(struct ucx_endpoint *endpoint, struct ucx_op *op);
+
+#endif
