@@ -24,6 +24,7 @@ class Options(ctypes.Structure):
         ("lookup_ms", c_uint32),
         ("save_ms", c_uint32),
         ("load_ms", c_uint32),
+        ("remote_ms", c_uint32),
     ]
 
 
@@ -87,6 +88,8 @@ class LeaseStruct(ctypes.Structure):
         ("gpu", c_uint32),
         ("host", c_uint32),
         ("pending", c_uint32),
+        ("remote", c_uint32),
+        ("fetch", c_uint64),
     ]
 
 
