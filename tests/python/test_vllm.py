@@ -356,6 +356,33 @@ class Faults(Case):
             one.serve(Request(tokens))
         self.assertGreater(other.counts()["loaded_blocks"], 0)
 
+    def test_saves_are_held_back_for_the_steps_that_ran_ahead(self):
+        """Each step counts once, although two calls end it."""
+        engine = self.engine(self.daemon())
+        engine.workers[0]._worker._distrust = 3
+        saved = []
+        for _ in range(5):
+            engine.serve(Request(prompt(TOKENS)))
+            saved.append(engine.counts()["saved_blocks"])
+        self.assertEqual(saved, [0, 0, 0, 1, 2])
+
+    def test_a_daemon_that_comes_back_with_other_tiers(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        worker = engine.workers[0]._worker
+        self.assertFalse(worker._host_only)
+        daemon.kill()
+        daemon._command += ["--gpu-bytes", "0"]
+        daemon.start()
+        tokens = prompt(30)
+
+        def hits():
+            time.sleep(0.02)
+            return engine.serve(Request(tokens)) == 28
+
+        support.until(hits, "no hit after the daemon came back")
+        self.assertTrue(worker._host_only)
+
     def test_a_daemon_that_is_killed_and_comes_back(self):
         daemon = self.daemon()
         engine = self.engine(daemon, ranks=2)

@@ -15,7 +15,8 @@ log = logging.getLogger("kvcache_client.vllm")
 
 
 class Link:
-    """make: connects. setup: registers the parts, with every new client. retry_s: between attempts.
+    """make: connects. setup: called whenever there is a connection, before anybody uses it; parts
+    outlast a reconnect. retry_s: between attempts.
 
     get() is called by one thread.
     """
@@ -27,7 +28,6 @@ class Link:
         self._client: Optional[Client] = None
         self._up = False
         self._closed = False
-        self._set_up = False
         self._next = 0.0
         self._thread: Optional[threading.Thread] = None
         self.losses = 0
@@ -68,9 +68,7 @@ class Link:
                 self._client = self._make()
             else:
                 self._client.reconnect()
-            if not self._set_up:
-                self._setup(self._client)
-                self._set_up = True
+            self._setup(self._client)
             self._up = True
             log.info("kvcached: connected, device %s", self._client.device)
         except (KvcacheError, OSError) as error:

@@ -113,6 +113,8 @@ class SchedulerSide:
         )
 
     def _register(self, client: Client) -> None:
+        if self._parts:
+            return
         self._parts = [
             client.register(
                 info.digest, [Slice(0, size, size, dtype) for size, dtype in info.slices], blocks=0,

@@ -94,6 +94,9 @@ class WorkerSide:
         )
 
     def _register(self, client: Client) -> None:
+        self._host_only = client.statistics()["tiers.gpu.bytes"] == 0
+        if self._parts:
+            return
         self._parts = [
             client.register(
                 g.info.digest, g.slices, blocks=g.blocks, block_tokens=g.info.block_tokens,
@@ -102,7 +105,6 @@ class WorkerSide:
             )
             for g in self.groups
         ]
-        self._host_only = client.statistics()["tiers.gpu.bytes"] == 0
 
     def close(self) -> None:
         self._link.close()
@@ -192,10 +194,8 @@ class WorkerSide:
                 self._lose(loading, loading.wanted)
         self._now.clear()
         if self._distrust:
-            self._distrust -= 1
             self.counts["dropped_saves"] += len(orders.saves)
-            return
-        if orders.saves:
+        elif orders.saves:
             self._save(orders.saves)
 
     def _save(self, orders: Sequence[SaveOrder]) -> None:
@@ -258,7 +258,9 @@ class WorkerSide:
     # The end of a step.
 
     def poll(self) -> Tuple[Set[str], Set[int]]:
-        """Requests whose loads beside the steps are over, and blocks that did not arrive."""
+        """Requests whose loads beside the steps are over, and blocks that did not arrive. Once a
+        step."""
+        self._distrust = max(0, self._distrust - 1)
         for loading in list(self._beside):
             if self._judge(loading, 0):
                 self._beside.remove(loading)
