@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
@@ -105,14 +106,19 @@ static void judge_cb(uv_work_t *work)
     struct batch *b = container_of(work, struct batch, work);
     const uint8_t *packed = b->mode == MESSAGE_VIEWS ? lane_base(&b->peer->lanes, b->lane) : NULL;
 
+    while (fault_fires("peer.judge_late"))
+        usleep(1000);
     for (uint32_t i = 0; i < b->n; i++) {
         struct device_slab *slab = tier_slab(b->peers->config.tiers[b->blocks[i].tier]);
         uint8_t *slot = address_of(b, i);
 
         if (packed != NULL) {
-            b->status = slab->ops->slab_ready(slab, b->blocks[i].offset, b->shape->span);
-            if (b->status != KVC_OK)
+            kvc_status ready = slab->ops->slab_ready(slab, b->blocks[i].offset, b->shape->span);
+
+            if (ready != KVC_OK) {
+                b->status = ready;
                 return;
+            }
             memcpy(slot, packed + i * b->shape->span, b->shape->span);
         }
         b->cells[i] = pack_checksum_slot(&b->shape->pack, slot);

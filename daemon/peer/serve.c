@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/base/fault.h"
 #include "daemon/base/mem.h"
@@ -203,6 +204,8 @@ static void pack_cb(uv_work_t *work)
     struct service *s = container_of(work, struct service, work);
     uint8_t *to = lane_base(&s->guest->lanes, s->lane);
 
+    while (fault_fires("peer.pack_late"))
+        usleep(1000);
     for (uint32_t i = 0; i < s->n; i++)
         memcpy(to + i * s->shape->span, address_of(s, i), s->shape->span);
 }

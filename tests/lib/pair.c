@@ -3,10 +3,13 @@
 #include <arpa/inet.h>
 #include <check.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "client/admin.h"
+#include "tests/lib/engine.h"
 #include "tests/lib/wait.h"
 
 #define ARGS_MAX  24
@@ -77,4 +80,70 @@ void pair_close(struct pair *p)
     for (uint32_t i = 0; i < p->n; i++)
         if (p->daemons[i] != NULL)
             daemon_stop(p->daemons[i]);
+}
+
+static uint64_t number(const struct admin_row *row, uint32_t column)
+{
+    return strtoull(row->values[column], NULL, 10);
+}
+
+static void read_row(const struct admin_row *from, struct pair_row *row)
+{
+    snprintf(row->state, sizeof(row->state), "%s", from->values[2]);
+    snprintf(row->mode, sizeof(row->mode), "%s", from->values[3]);
+    snprintf(row->lanes, sizeof(row->lanes), "%s", from->values[4]);
+    snprintf(row->reason, sizeof(row->reason), "%s", from->values[5]);
+    row->epoch = number(from, 6);
+    row->batches = number(from, 7);
+    row->useful = number(from, 8);
+    row->wire = number(from, 9);
+    row->registrations = number(from, 10);
+    row->dropped = number(from, 11);
+}
+
+bool pair_look(const struct daemon *d, const char *way, uint32_t i, struct pair_row *row)
+{
+    struct admin_list list;
+    struct engine e;
+    bool found = false;
+
+    engine_connect(&e, daemon_socket(d), KVC_ROLE_OPERATOR);
+    ck_assert_int_eq(admin_list(e.client, "peers", 0, 0, &list), KVC_OK);
+    for (size_t r = 0; r < list.n_rows && !found; r++) {
+        if (strcmp(list.rows[r].values[1], way) != 0 || i-- > 0)
+            continue;
+        read_row(&list.rows[r], row);
+        found = true;
+    }
+    engine_close(&e);
+    return found;
+}
+
+struct pair_row pair_row(const struct daemon *d, const char *way, uint32_t i)
+{
+    struct pair_row row;
+
+    ck_assert(pair_look(d, way, i, &row));
+    return row;
+}
+
+static bool is_settled(kvc_client *client)
+{
+    struct admin_stats stats = engine_stats(client);
+
+    return stats.filling_slots == 0 && stats.quarantined_slots == 0 && stats.open_loads == 0 &&
+           stats.leases == 0;
+}
+
+void pair_settled(const struct daemon *d)
+{
+    const struct admin_debug check = {.check = true};
+    struct admin_debug_reply reply;
+    struct engine e;
+
+    engine_connect(&e, daemon_socket(d), KVC_ROLE_OPERATOR);
+    wait_for(is_settled(e.client), LINKED_MS);
+    ck_assert_int_eq(admin_debug(e.client, &check, &reply), KVC_OK);
+    ck_assert_msg(reply.broken[0] == '\0', "%s", reply.broken);
+    engine_close(&e);
 }

@@ -12,6 +12,12 @@
 
 #define PAIR_MAX 3u
 
+// A row of `kvcachectl peers`.
+struct pair_row {
+    char state[32], mode[24], lanes[96], reason[96];
+    uint64_t epoch, batches, useful, wire, registrations, dropped;
+};
+
 struct pair {
     uint32_t n;
     struct daemon *daemons[PAIR_MAX]; // NULL: stopped by the test
@@ -27,5 +33,15 @@ void pair_open(struct pair *p, uint32_t n, const char *const args[]);
 void pair_open_with(struct pair *p, uint32_t n, const char *const args[],
                     const char *const last_args[]);
 void pair_close(struct pair *p);
+
+// What a daemon says of its i-th peer that it asks ("serves"), or that asks it ("asks"); false:
+// there is none.
+bool pair_look(const struct daemon *d, const char *way, uint32_t i, struct pair_row *row);
+// The same; there must be one.
+struct pair_row pair_row(const struct daemon *d, const char *way, uint32_t i);
+
+// Nothing is being filled, loaded, leased or in quarantine at a daemon, and its store is as it
+// should be.
+void pair_settled(const struct daemon *d);
 
 #endif

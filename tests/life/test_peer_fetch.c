@@ -6,33 +6,325 @@
 #include "tests/lib/pair.h"
 #include "tests/lib/wait.h"
 
-#define MS 5000
+#define MS    5000
+#define BLOCK 13288u /* the engine's: 4096 + 1000 + 8192 */
+#define SPAN  13296u /* the same as it lies in a slot */
 
 static const char *const modes[] = {"auto", "exact", "views"};
 
-static void open_two(struct pair *p, const char *mode)
+static struct pair p;
+static struct engine a, b; /* workers of the first daemon, and of the last */
+
+static void begin(uint32_t n, const char *mode)
 {
     const char *const args[] = {"--transfer", mode, NULL};
 
-    pair_open(p, 2, args);
+    pair_open(&p, n, args);
+    engine_open(&a, daemon_socket(p.daemons[0]));
+    engine_open_with_peers(&b, daemon_socket(p.daemons[n - 1]), MS);
+}
+
+static void end(void)
+{
+    engine_close(&a);
+    engine_close(&b);
+    for (uint32_t i = 0; i < p.n; i++)
+        pair_settled(p.daemons[i]);
+    pair_close(&p);
+}
+
+/* Fetched blocks stay leased by the daemon for a moment: that is no lease that somebody left. */
+static void let_holds_end(void)
+{
+    for (uint32_t i = 0; i < p.n; i++)
+        daemon_clock_advance(p.daemons[i], 2100000);
+}
+
+static struct pair_row asked(void)
+{
+    return pair_row(p.daemons[p.n - 1], "serves", 0);
 }
 
 START_TEST(T7_blocks_come_from_a_peer)
 {
-    struct pair p;
-    struct engine a, b;
-
-    open_two(&p, modes[_i]);
-    engine_open(&a, daemon_socket(p.daemons[0]));
-    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    begin(2, modes[_i]);
     engine_put(&a, 100, 200);
     engine_verify_all(&b, 100, 200);
     /* They are blocks of this daemon now: no peer is asked again. */
     engine_verify(&b, 100, 200);
-    engine_close(&a);
-    engine_close(&b);
-    pair_close(&p);
+    ck_assert_uint_eq(asked().batches, 4);
+    let_holds_end();
+    end();
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("peer/fetch", CHECK_LIFE_S, {T7_blocks_come_from_a_peer, 0, 2})
+START_TEST(T7_exact_moves_only_what_is_useful)
+{
+    struct pair_row row;
+
+    begin(2, "exact");
+    engine_put(&a, 100, 300);
+    engine_verify_all(&b, 100, 300);
+    row = asked();
+    ck_assert_uint_eq(row.useful, 300 * BLOCK);
+    /* But for the 8 bytes that align the last slice. */
+    ck_assert_uint_eq(row.wire, 300 * SPAN);
+    ck_assert(strncmp(row.mode, "exact", 5) == 0);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T6_counters_of_views)
+{
+    struct pair_row row;
+    const uint64_t full = 64 * SPAN;
+
+    begin(2, "views");
+    engine_put(&a, 100, 70);
+    /* A full batch, and then one of 6 blocks: the first small one in a row. */
+    engine_verify_all(&b, 100, 70);
+    row = asked();
+    ck_assert_str_eq(row.mode, "views");
+    ck_assert_uint_eq(row.batches, 2);
+    ck_assert_uint_eq(row.useful, 70 * BLOCK);
+    ck_assert_uint_eq(row.wire, 2 * full);
+    /* The second small one takes the small view. */
+    engine_put(&a, 1000, 5);
+    engine_verify_all(&b, 1000, 5);
+    ck_assert_uint_eq(asked().wire, 2 * full + (256u << 10));
+    ck_assert_uint_eq(pair_row(p.daemons[0], "asks", 0).wire, asked().wire);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T5_nothing_is_registered_after_the_start)
+{
+    uint64_t registrations, theirs;
+
+    begin(2, modes[_i]);
+    registrations = asked().registrations;
+    theirs = pair_row(p.daemons[0], "asks", 0).registrations;
+    for (uint32_t i = 0; i < 20; i++) {
+        uint32_t n = i % 3 == 0 ? 80 : 1 + i % 7;
+
+        engine_put(&a, 1000 * (i + 1), n);
+        engine_verify_all(&b, 1000 * (i + 1), n);
+    }
+    ck_assert_uint_eq(asked().registrations, registrations);
+    ck_assert_uint_eq(pair_row(p.daemons[0], "asks", 0).registrations, theirs);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T10_batches_of_64_blocks)
+{
+    begin(2, modes[_i]);
+    engine_put(&a, 0, 64);
+    engine_verify_all(&b, 0, 64);
+    ck_assert_uint_eq(asked().batches, 1);
+    engine_put(&a, 1000, 129);
+    engine_verify_all(&b, 1000, 129);
+    ck_assert_uint_eq(asked().batches, 4);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T21_targets_are_cleared_and_what_arrives_is_verified)
+{
+    begin(2, modes[_i]);
+    for (uint32_t i = 0; i < 4; i++) {
+        engine_put(&a, 1000 * i, 100);
+        engine_poison(&b);
+        ck_assert(!engine_holds(&b, 1000 * i, 1));
+        engine_verify_all(&b, 1000 * i, 100);
+        ck_assert(engine_holds(&b, 1000 * i, 100));
+    }
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T9_runs_of_several_sources_are_one_prefix)
+{
+    struct engine other;
+
+    begin(3, modes[_i]);
+    engine_open(&other, daemon_socket(p.daemons[1]));
+    engine_put(&a, 100, 50);
+    engine_put(&other, 150, 70);
+    engine_verify_all(&b, 100, 120);
+    ck_assert_uint_gt(
+        pair_row(p.daemons[0], "asks", 0).batches + pair_row(p.daemons[0], "asks", 1).batches, 0);
+    engine_close(&other);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T19_a_run_comes_from_one_source)
+{
+    struct engine other;
+    uint64_t first, second;
+
+    begin(3, "views");
+    engine_open(&other, daemon_socket(p.daemons[1]));
+    engine_put(&a, 100, 40);
+    engine_put(&other, 100, 60); /* all that the first has, and more */
+    engine_verify_all(&b, 100, 60);
+    first = pair_row(p.daemons[2], "serves", 0).batches;
+    second = pair_row(p.daemons[2], "serves", 1).batches;
+    ck_assert_uint_eq(first + second, 1);
+    engine_close(&other);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(a_prefix_that_is_here_goes_on_at_a_peer)
+{
+    begin(2, modes[_i]);
+    engine_put(&a, 100, 100);
+    engine_put(&b, 100, 30);
+    engine_verify_all(&b, 100, 100);
+    ck_assert_uint_eq(asked().useful, 70 * BLOCK);
+    /* More than there is: what there is. */
+    ck_assert_uint_eq(engine_lookup_all(&b, 100, 150), 100);
+    engine_release(&b);
+    /* Nothing. */
+    ck_assert_uint_eq(engine_lookup_all(&b, 5000, 10), 0);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T14_nothing_stays_leased_at_the_source)
+{
+    struct engine operator;
+
+    begin(2, modes[_i]);
+    engine_connect(&operator, daemon_socket(p.daemons[0]), KVC_ROLE_OPERATOR);
+    engine_put(&a, 100, 100);
+    engine_verify_all(&b, 100, 100);
+    wait_for(engine_stats(operator.client).leases == 0, MS);
+    ck_assert_uint_eq(engine_stats(operator.client).open_loads, 0);
+    /* Also when the batch fails at the asker: the whole class of what comes is wrong. */
+    daemon_log_expect(p.daemons[1], "a batch is not what was published");
+    daemon_fault_arm(p.daemons[1], "peer.judge", 0, 1);
+    engine_put(&a, 1000, 100);
+    ck_assert_uint_eq(engine_lookup_all(&b, 1000, 100), 0);
+    wait_for(engine_stats(operator.client).leases == 0, MS);
+    engine_verify_all(&b, 1000, 100);
+    engine_close(&operator);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T12_a_refusal_is_a_miss)
+{
+    begin(2, modes[_i]);
+    engine_put(&a, 100, 100);
+    daemon_fault_arm(p.daemons[0], "peer.serve", 0, 2);
+    ck_assert_uint_eq(engine_lookup_all(&b, 100, 100), 0);
+    daemon_fault_off(p.daemons[0], "*");
+    ck_assert_uint_gt(pair_row(p.daemons[0], "asks", 0).dropped, 0);
+    engine_verify_all(&b, 100, 100);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(T11_the_wire_goes_on_while_a_batch_is_unpacked)
+{
+    kvc_lease lease;
+
+    begin(2, "views");
+    engine_put(&a, 100, 256);
+    /* The first batch is here and is not unpacked; the second comes all the same. */
+    daemon_fault_arm(p.daemons[1], "peer.judge_late", 0, UINT32_MAX);
+    ck_assert_int_eq(engine_try_lookup(&b, 100, 256), KVC_OK);
+    lease = b.lease;
+    ck_assert_uint_eq(lease.remote, 256);
+    wait_for(pair_row(p.daemons[0], "asks", 0).batches == 2, MS);
+    ck_assert_uint_eq(asked().batches, 0);
+    daemon_fault_off(p.daemons[1], "*");
+    ck_assert_int_eq(kvc_remote(b.client, lease.fetch, MS, NULL), KVC_OK);
+    engine_verify(&b, 100, 256);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+/* Two workers that miss the same blocks: they come once. */
+START_TEST(two_lookups_of_the_same_blocks)
+{
+    struct engine c;
+    kvc_lease lease;
+
+    begin(2, "views");
+    engine_open_with_peers(&c, daemon_socket(p.daemons[1]), MS);
+    engine_put(&a, 100, 128);
+    daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
+    ck_assert_int_eq(engine_try_lookup(&b, 100, 128), KVC_OK);
+    lease = b.lease;
+    ck_assert_int_eq(engine_try_lookup(&c, 100, 128), KVC_OK);
+    ck_assert_int_eq(kvc_remote(c.client, c.lease.fetch, 0, NULL), KVC_E_DEADLINE);
+    daemon_fault_off(p.daemons[0], "*");
+    ck_assert_int_eq(kvc_remote(b.client, lease.fetch, MS, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_remote(c.client, c.lease.fetch, MS, NULL), KVC_OK);
+    engine_verify(&b, 100, 128);
+    engine_verify(&c, 100, 128);
+    ck_assert_uint_eq(asked().useful, 128 * BLOCK);
+    engine_close(&c);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+START_TEST(a_fetch_is_declined)
+{
+    uint32_t blocks = 7;
+
+    begin(2, "views");
+    engine_put(&a, 100, 256);
+    daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
+    ck_assert_int_eq(engine_try_lookup(&b, 100, 256), KVC_OK);
+    ck_assert_int_eq(kvc_decline(b.client, b.lease.fetch), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, 0, &blocks), KVC_E_UNKNOWN);
+    ck_assert_int_eq(kvc_remote(b.client, 0, 0, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, 0);
+    daemon_fault_off(p.daemons[0], "*");
+    wait_for(asked().batches == 2, MS);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+/* Who never asks how it ended does not keep the daemon from anything. */
+START_TEST(fetches_that_nobody_asks_for)
+{
+    begin(2, "views");
+    engine_put(&a, 100, 10);
+    for (uint32_t i = 0; i < 2 * KVC_SESSION_REMOTES_MAX; i++)
+        ck_assert_int_eq(engine_try_lookup(&b, 5000 + i, 1), KVC_OK);
+    engine_verify_all(&b, 100, 10);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("peer/fetch", CHECK_LIFE_S, {T7_blocks_come_from_a_peer, 0, 2},
+                 {T7_exact_moves_only_what_is_useful, 0, 0}, {T6_counters_of_views, 0, 0},
+                 {T5_nothing_is_registered_after_the_start, 0, 2}, {T10_batches_of_64_blocks, 1, 2},
+                 {T21_targets_are_cleared_and_what_arrives_is_verified, 1, 2},
+                 {T9_runs_of_several_sources_are_one_prefix, 1, 2},
+                 {T19_a_run_comes_from_one_source, 0, 0},
+                 {a_prefix_that_is_here_goes_on_at_a_peer, 1, 2},
+                 {T14_nothing_stays_leased_at_the_source, 1, 2}, {T12_a_refusal_is_a_miss, 1, 2},
+                 {T11_the_wire_goes_on_while_a_batch_is_unpacked, 0, 0},
+                 {two_lookups_of_the_same_blocks, 0, 0}, {a_fetch_is_declined, 0, 0},
+                 {fetches_that_nobody_asks_for, 0, 0})
