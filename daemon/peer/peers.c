@@ -602,6 +602,8 @@ static void describe_guest(const struct guest *guest, struct peers_row *row)
         .dropped = guest->stale + guest->refused,
     };
     snprintf(row->address, sizeof(row->address), "%s", guest->name);
+    snprintf(row->reason, sizeof(row->reason), "under way %u, waiting %u", guest->n_running,
+             guest->n_waiting);
     snprintf(row->state, sizeof(row->state), "%s",
              guest->endpoint != NULL && guest->control != NULL ? "open"
              : guest->control != NULL                          ? "linking"

@@ -38,18 +38,18 @@ static size_t add(const char **to, size_t n, const char *const *from)
     return n;
 }
 
-static struct daemon *start(const struct pair *p, uint32_t i, const char *const args[],
+static struct daemon *start(struct pair *p, uint32_t i, const char *const args[],
                             const char *const last_args[])
 {
-    char list[128] = "", listen[32];
+    char *list = p->lists[i], *listen = p->listens[i];
     const char *all[ARGS_MAX] = {"--peers", list, "--peer-listen", listen};
     size_t n = 4;
 
     for (uint32_t j = 0; j < p->n; j++)
         if (j != i)
-            snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s127.0.0.1:%d",
+            snprintf(list + strlen(list), sizeof(p->lists[i]) - strlen(list), "%s127.0.0.1:%d",
                      list[0] != '\0' ? "," : "", p->ports[j]);
-    snprintf(listen, sizeof(listen), "127.0.0.1:%d", p->ports[i]);
+    snprintf(listen, sizeof(p->listens[i]), "127.0.0.1:%d", p->ports[i]);
     n = add(all, n, args);
     n = add(all, n, i + 1 == p->n ? last_args : NULL);
     all[n] = NULL;
@@ -93,6 +93,8 @@ static void read_row(const struct admin_row *from, struct pair_row *row)
     snprintf(row->mode, sizeof(row->mode), "%s", from->values[3]);
     snprintf(row->lanes, sizeof(row->lanes), "%s", from->values[4]);
     snprintf(row->reason, sizeof(row->reason), "%s", from->values[5]);
+    row->running = 0;
+    sscanf(row->reason, "under way %u", &row->running);
     row->epoch = number(from, 6);
     row->batches = number(from, 7);
     row->useful = number(from, 8);

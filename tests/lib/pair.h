@@ -16,12 +16,14 @@
 struct pair_row {
     char state[32], mode[24], lanes[96], reason[96];
     uint64_t epoch, batches, useful, wire, registrations, dropped;
+    unsigned running; // batches of one that asks
 };
 
 struct pair {
     uint32_t n;
     struct daemon *daemons[PAIR_MAX]; // NULL: stopped by the test
     int ports[PAIR_MAX];
+    char lists[PAIR_MAX][64], listens[PAIR_MAX][32]; // what they were started with
 };
 
 // A port that nobody listens on now.
