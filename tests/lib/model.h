@@ -221,6 +221,8 @@ struct model {
     struct model_event events[MODEL_EVENTS];
     uint32_t n_events;
     uint32_t next_request;
+    /* Of saves and loads that tests' stories make; a run has them at random. */
+    enum model_way { WAY_ANY, WAY_WORKER, WAY_DAEMON, WAY_SLICES } way;
     uint64_t last_number;             /* of any word, ever */
     const char *fault;                /* the site that is armed in this step */
     bool ticked;                      /* in this step, at its end */
@@ -247,6 +249,9 @@ void model_destroy(struct model *m);
 /* model_run.c: the pieces of a run, also for tests that tell one story. */
 void model_begin(struct model *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void model_end(struct model *m); /* of a step: compares everything */
+void model_arm(struct model *m, const char *site, uint32_t skip, uint32_t count);
+void model_disarm(struct model *m);
+void model_pass_time(struct model *m, uint64_t us); /* with a tick */
 void model_fail(struct model *m, const char *format, ...)
     __attribute__((format(printf, 2, 3), noreturn));
 #define model_expect(m, condition, ...)                                                            \
@@ -349,6 +354,7 @@ void model_slices_more(struct model *m, struct model_save *s);
 struct model_run { /* keys of a request: a piece of a chain, in a part */
     uint32_t part, chain, first, n;
 };
+bool model_by_daemon(struct model *m); /* who copies, of the next save or load */
 struct model_save *model_save_open(struct model *m, struct model_owner *o,
                                    const struct model_run *runs, uint32_t n_runs);
 void model_save_seal(struct model *m, struct model_save *s);
@@ -356,6 +362,7 @@ void model_save_take_chunks(struct model *m, struct model_save *s,
                             const struct store_save_result *result, uint32_t first_slice,
                             uint32_t n_slices);
 void model_save_steps(struct model *m);
+void model_save_abort(struct model *m, struct model_save *s);
 void model_save_answered(struct model *m, struct model_save *s, kvc_status status, bool pending,
                          const struct save_outcome *outcome);
 void model_save_done(struct model *m, const struct model_event *event);
@@ -365,6 +372,10 @@ void model_save_sweep(struct model *m); /* forgets what has ended */
 
 /* model_lease.c */
 void model_lease_steps(struct model *m);
+/* A lookup of the first n keys of a chain in a part; NULL: nothing was leased. */
+struct model_lease *model_look(struct model *m, struct model_owner *o, uint32_t part,
+                               uint32_t chain, uint32_t n);
+void model_release(struct model *m, struct model_owner *o, struct model_lease *l);
 bool model_lease_lives(const struct model_lease *l);
 void model_lease_sweep(struct model *m);
 

@@ -142,8 +142,9 @@ static void write_lease(struct model_lease *l, const struct model_lookup *p, uin
     l->n_keys = count;
 }
 
-static void granted_lookup(struct model *m, const struct model_lookup *p, struct model_lease *l,
-                           uint32_t count, const struct store_lookup_result *result)
+static struct model_lease *granted_lookup(struct model *m, const struct model_lookup *p,
+                                          struct model_lease *l, uint32_t count,
+                                          const struct store_lookup_result *result)
 {
     bool again = l && !p->append;
 
@@ -166,10 +167,11 @@ static void granted_lookup(struct model *m, const struct model_lookup *p, struct
     model_expect(m, result->count == l->n_keys, "a lease of %u blocks, not %u", result->count,
                  l->n_keys);
     if (again)
-        return;
+        return l;
     m->expected.hits[TIER_GPU] += result->in_tier[TIER_GPU];
     m->expected.hits[TIER_HOST] += result->in_tier[TIER_HOST];
     m->expected.misses += p->n_keys - in_call(p, count);
+    return l;
 }
 
 static bool room_for_lease(const struct model *m)
@@ -244,18 +246,16 @@ static bool is_refused(struct model *m, const struct model_lookup *p, struct mod
     return false;
 }
 
-static void lookup(struct model *m, struct model_owner *o)
+static struct model_lease *lookup(struct model *m, struct model_owner *o,
+                                  const struct model_lookup *planned)
 {
-    struct model_lookup p;
+    struct model_lookup p = *planned;
     struct model_lease *l;
     struct store_lookup_result result;
     struct refusal why;
     kvc_status status;
     uint32_t count;
 
-    if (!room_for_lease(m))
-        return;
-    plan_lookup(m, o, &p);
     l = find_target(m, o, &p);
     count = model_prefix(m, &p);
     model_begin(m,
@@ -266,21 +266,40 @@ static void lookup(struct model *m, struct model_owner *o)
                 p.probe ? ", probe" : "");
     status = ask(m, &p, &result, &why);
     if (is_refused(m, &p, l, status))
-        return;
+        return NULL;
     model_expect(m, status == KVC_OK, "a lookup is refused: %s: %s %s", kvc_status_text(status),
                  why.field, why.detail);
     model_expect(m, result.count == count, "a prefix of %u blocks, not %u", result.count, count);
     expect_tiers(m, &p, count, &result);
     if (!p.probe && count > 0) {
-        granted_lookup(m, &p, l, count, &result);
-        return;
+        return granted_lookup(m, &p, l, count, &result);
     }
     model_expect(m, result.lease == 0, "lease %llu of nothing", (ull)result.lease);
     if (p.probe)
-        return;
+        return NULL;
     m->expected.misses += l && !p.append ? 0 : p.n_keys;
     if (l)
         l->ended = true;
+    return NULL;
+}
+
+struct model_lease *model_look(struct model *m, struct model_owner *o, uint32_t part,
+                               uint32_t chain, uint32_t n)
+{
+    struct model_lookup p = {.owner = o, .n_parts = 1, .parts = {part}, .n_keys = n};
+
+    memcpy(p.keys, m->chains[chain], n * sizeof(p.keys[0]));
+    return lookup(m, o, &p);
+}
+
+static void lookup_step(struct model *m, struct model_owner *o)
+{
+    struct model_lookup p;
+
+    if (!room_for_lease(m))
+        return;
+    plan_lookup(m, o, &p);
+    (void)lookup(m, o, &p);
 }
 
 /* ------------------------------------------------------------ leases */
@@ -307,7 +326,7 @@ static void extend(struct model *m, struct model_owner *o, struct model_lease *l
     l->expires = clock_now_us() + granted(ms) * CLOCK_MS_US;
 }
 
-static void release(struct model *m, struct model_owner *o, struct model_lease *l)
+void model_release(struct model *m, struct model_owner *o, struct model_lease *l)
 {
     struct refusal why;
     kvc_status status;
@@ -372,13 +391,13 @@ void model_lease_steps(struct model *m)
     if (!o)
         return;
     if (what < 400)
-        lookup(m, o);
+        lookup_step(m, o);
     else if (what < 660 && l)
         model_load(m, o, l);
     else if (what < 740 && l)
         extend(m, o, l);
     else if (what < 880 && l)
-        release(m, o, l);
+        model_release(m, o, l);
     else if (what < 960 && (l = pick_lease(m, NULL)))
         adopt(m, o, l);
     else if (what < 975)

@@ -78,7 +78,7 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
     bool behind = model_chance(m, 50), stale = model_chance(m, 30), unneeded = false;
     struct refusal why = {{0}, {0}};
     struct load *by_daemon = NULL;
-    bool daemon = model_chance(m, 250);
+    bool daemon = model_by_daemon(m);
     uint32_t word = 0;
     uint64_t number = 0;
     kvc_status status;

@@ -92,22 +92,35 @@ bool model_is_fault(const struct model *m, kvc_status status)
            status == (strcmp(m->fault, "mem.alloc") == 0 ? KVC_E_NO_MEMORY : KVC_E_BUSY);
 }
 
-/* The next call or two may find no memory, no slot or no word. */
-static void arm_fault(struct model *m)
+void model_arm(struct model *m, const char *site, uint32_t skip, uint32_t count)
 {
-    static const char *const sites[] = {"mem.alloc", "mem.alloc", "store.slot", "store.word"};
-    uint32_t skip = model_below(m, 4);
-
-    m->fault = sites[model_below(m, 4)];
-    model_begin(m, "%s fails after %u", m->fault, skip);
-    fault_arm(m->fault, skip, 1 + model_below(m, 3));
+    m->fault = site;
+    model_begin(m, "%s fails after %u", site, skip);
+    fault_arm(site, skip, count);
 }
 
-static void disarm_fault(struct model *m)
+void model_disarm(struct model *m)
 {
     if (m->fault)
         fault_off(m->fault);
     m->fault = NULL;
+}
+
+void model_pass_time(struct model *m, uint64_t us)
+{
+    model_begin(m, "%llu us pass", (unsigned long long)us);
+    clock_advance(us);
+    tick(m);
+}
+
+/* The next call or two may find no memory, no slot or no word. */
+static void arm_fault(struct model *m)
+{
+    static const char *const sites[] = {"mem.alloc", "mem.alloc", "store.slot", "store.word"};
+    const char *site = sites[model_below(m, 4)];
+    uint32_t skip = model_below(m, 4);
+
+    model_arm(m, site, skip, 1 + model_below(m, 3));
 }
 
 static void step(struct model *m)
@@ -132,7 +145,7 @@ static void step(struct model *m)
         model_owner_steps(m);
     else
         pass_time(m);
-    disarm_fault(m);
+    model_disarm(m);
 }
 
 void model_run(struct model *m, uint64_t steps)

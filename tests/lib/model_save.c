@@ -54,6 +54,11 @@ static void fill_request(struct model *m, struct model_save *s, const struct mod
     s->n_entries = n_runs;
 }
 
+bool model_by_daemon(struct model *m)
+{
+    return m->way == WAY_ANY ? model_chance(m, 250) : m->way == WAY_DAEMON;
+}
+
 struct model_save *model_save_open(struct model *m, struct model_owner *o,
                                    const struct model_run *runs, uint32_t n_runs)
 {
@@ -69,11 +74,11 @@ struct model_save *model_save_open(struct model *m, struct model_owner *o,
         return NULL;
     s->owner = model_owner_index(m, o);
     s->checksums = req.checksums = model_chance(m, 700);
-    s->by_daemon = req.by_daemon = model_chance(m, 250);
+    s->by_daemon = req.by_daemon = model_by_daemon(m);
     s->notify = req.notify = model_chance(m, 400);
     s->request = req.request = ++m->next_request;
     fill_request(m, s, runs, n_runs, entries, keys);
-    if (n_runs == 1 && model_chance(m, 350))
+    if (n_runs == 1 && (m->way == WAY_SLICES || (m->way == WAY_ANY && model_chance(m, 350))))
         model_slices_begin(m, s, &entries[0]);
     model_begin(m, "owner %u saves %u keys of %u entries (part %u chain %u from %u)%s%s", s->owner,
                 s->n_keys, n_runs, n_runs ? runs[0].part : 0, n_runs ? runs[0].chain : 0,
@@ -333,7 +338,7 @@ void model_save_seal(struct model *m, struct model_save *s)
         s->used = false;
 }
 
-static void abort_save(struct model *m, struct model_save *s)
+void model_save_abort(struct model *m, struct model_save *s)
 {
     uint32_t never[MODEL_SAVE_KEYS], n_never = 0;
     bool all = model_chance(m, 200), by_request = model_chance(m, 300), pending = false;
@@ -591,7 +596,7 @@ void model_save_steps(struct model *m)
     if (what < 12) {
         s = pick_save(m, model_chance(m, 850));
         if (s)
-            abort_save(m, s);
+            model_save_abort(m, s);
     } else if (what < 32) {
         s = pick_save(m, false);
         if (!s)
