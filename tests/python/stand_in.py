@@ -314,6 +314,9 @@ class Engine:
             worker.start_load_kv(None)
             if rank == len(self.workers) - 1:
                 self.bad = {b for w in self.workers for b in w._worker._invalid}
+                for w in self.workers if forward else ():
+                    for _, _, name in self._layers():
+                        w.wait_for_layer_load(name)
                 for request, first, end in forward:
                     table = self.tables[request.request_id]
                     if not any(b in self.bad for ids in table for b in ids):
@@ -321,6 +324,8 @@ class Engine:
                     self.forward(request, first, end)
         for worker in self.workers:
             if forward:
+                for _, _, name in self._layers():
+                    worker.save_kv_layer(name, None, None)
                 worker.wait_for_save()
             _, over = worker.get_finished(set())
             done = (over or set()) if done is None else done & (over or set())

@@ -31,8 +31,10 @@ def prompt(n, seed=None):
 
 
 class Case(support.Case):
+    by_layer = False
+
     def engine(self, daemon, specs=None, **how):
-        extra = {"socket": daemon.socket, "lookup_ms": MS, "save_ms": MS, "connect_ms": MS,
+        extra = {"layer_by_layer": self.by_layer, "socket": daemon.socket, "lookup_ms": MS, "save_ms": MS, "connect_ms": MS,
                  "retry_s": 0.05, **how.pop("extra", {})}
         engine = Engine(extra, specs, **how)
         self.addCleanup(engine.close)
@@ -477,6 +479,44 @@ class Faults(Case):
         self.assertEqual(stats.reduce()["scheduler_hit_tokens"], 28)
         self.assertIsNone(engine.workers[0].get_kv_connector_stats())
 
+
+def layer_by_layer(kind):
+    """The same tests, with a connector that copies layer by layer."""
+    def again(method):
+        def test(self):
+            self.by_layer = True
+            method(self)
+
+        return test
+
+    names = [n for n in vars(kind) if n.startswith("test_")]
+    return type(f"{kind.__name__}ByLayer", (Case,),
+                {f"{n}_layer_by_layer": again(vars(kind)[n]) for n in names})
+
+
+class PiecewiseGraphs(Case):
+    def test_layer_by_layer_asks_for_piecewise_graphs(self):
+        from kvcache_client.vllm import KvcacheConnector as kind
+
+        self.assertFalse(kind.requires_piecewise_for_cudagraph({}))
+        self.assertTrue(kind.requires_piecewise_for_cudagraph({"layer_by_layer": True}))
+
+    def test_layers_that_nobody_calls_are_saved_at_the_end(self):
+        daemon = self.daemon()
+        self.by_layer = True
+        engine = self.engine(daemon, layers=4)
+        worker = engine.workers[0]
+        tokens = prompt(30)
+        called = worker.save_kv_layer
+        worker.save_kv_layer = lambda name, *_: called(name, *_) if ".1." in name else None
+        engine.serve(Request(tokens))
+        self.assertEqual(self.figures(daemon)["blocks"], 7)
+        self.assertEqual(engine.serve(Request(tokens)), 28)
+
+
+RequestsByLayer = layer_by_layer(Requests)
+GroupsByLayer = layer_by_layer(Groups)
+FaultsByLayer = layer_by_layer(Faults)
 
 VECTORS = ["a6b1a69b4c2da042", "64aa33b59f9f8bd8", "12a375dab6f98df3"]
 

@@ -126,6 +126,10 @@ class SlicedLoad:
         while self._under_way:
             self._under_way[0].wait(ms)
             self._under_way.pop(0)
+        return self.invalid_blocks()
+
+    def invalid_blocks(self) -> List[int]:
+        """As Load.invalid_blocks()."""
         return [] if self._last is None else self._last.invalid_blocks()
 
     @property

@@ -152,7 +152,11 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def prefer_cross_layer_blocks(self) -> bool:
-        return True
+        return not self._options.layer_by_layer
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: Dict[str, Any]) -> bool:
+        return bool(extra_config.get("layer_by_layer", False))
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -206,12 +210,14 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.start(self._orders)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        return  # whole blocks: the forward pass is behind all of them
+        if self._worker is not None:
+            self._worker.layer_needed(layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        return  # whole blocks, behind the forward pass
+        if self._worker is not None:
+            self._worker.layer_computed(layer_name)
 
     def wait_for_save(self) -> None:
         if self._worker is not None:

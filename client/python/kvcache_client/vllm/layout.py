@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from ..memory import Slice, tensor_slices
 from ..names import Namespace
 from ..parts import Rule
+from .layers import Layer
 from .messages import PartInfo
 from .worker import Group
 
@@ -181,28 +182,34 @@ def groups_of(
             raise LayoutError("a group of layers with different windows")
         rule, window = rules.pop()
         if cross_layer is not None:
-            slices = cross_layer_slices(cross_layer, cache.num_blocks)
+            slices, ranges = cross_layer_slices(cross_layer, cache.num_blocks), []
         else:
-            slices = _group_slices(layers, tensors, cache.num_blocks)
+            slices, ranges = _group_slices(layers, tensors, cache.num_blocks)
         info = PartInfo(
             namespace(config, model, hashes, layers, rank).digest(),
             tuple((s.bytes, s.dtype) for s in slices), tokens, int(rule), window, model[-63:],
             family,
         )
-        groups.append(Group(info, tuple(slices), int(cache.num_blocks)))
+        groups.append(Group(info, tuple(slices), int(cache.num_blocks), tuple(ranges)))
     return groups
 
 
-def _group_slices(layers: Dict[str, Any], tensors: Dict[str, Any], blocks: int) -> List[Slice]:
+def _group_slices(
+    layers: Dict[str, Any], tensors: Dict[str, Any], blocks: int
+) -> Tuple[List[Slice], List[Layer]]:
+    """The slices of a group, and which of them are whose. Layers that share a cache are stored
+    once, as the first of them."""
     slices: List[Slice] = []
+    ranges: List[Layer] = []
     seen = set()
     for name, spec in layers.items():
         if name not in tensors:
             raise LayoutError(f"layer {name}: no tensor")
         if not hasattr(tensors[name], "data_ptr"):
             raise LayoutError(f"layer {name}: not one tensor")
-        # Layers that share a cache are stored once.
         if tensors[name].data_ptr() not in seen:
             seen.add(tensors[name].data_ptr())
-            slices += layer_slices(name, tensors[name], blocks, spec)
-    return slices
+            own = layer_slices(name, tensors[name], blocks, spec)
+            ranges.append((name, len(slices), len(own)))
+            slices += own
+    return slices, ranges

@@ -19,6 +19,7 @@ class Options:
     save: bool = True  #: false: only load
     save_decoded: bool = True  #: also blocks with generated tokens (multi-turn)
     verify: bool = True  #: compare checksums of what is loaded
+    layer_by_layer: bool = False  #: beside the forward pass; needs piecewise CUDA graphs
     own_hashes: Optional[bool] = None  #: hash token ids here [where vLLM's hashes are random]
     log_s: float = 60.0  #: between lines of statistics; 0: none
 

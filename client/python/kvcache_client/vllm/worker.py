@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..client import Client, Role
 from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
 from ..leases import Lease
-from ..loads import Load
+from ..loads import Load, SlicedLoad
 from ..memory import Slice
 from ..names import KEY_BYTES
 from ..parts import Part, Rule
-from ..saves import KeyState, SaveEntry
+from ..saves import KeyState, Save, SaveEntry
 from ..structs import KEYS_MAX
+from .layers import ENTRIES_MAX, Layer, LayerLoads, LayerSaves, saved
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
@@ -31,7 +32,6 @@ from .streams import NoStreams, Reading
 log = logging.getLogger("kvcache_client.vllm")
 
 JUDGE_MS = 30000  # copies that a forward pass was put behind; they are over long before
-ENTRIES_MAX = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +41,13 @@ class Group:
     info: PartInfo
     slices: Tuple[Slice, ...]
     blocks: int
+    layers: Tuple[Layer, ...] = ()  #: none when they cannot be told apart
 
 
 @dataclasses.dataclass
 class _Loading:
     order: LoadOrder
-    loads: List[Load]
+    loads: List[Union[Load, SlicedLoad]]
     wanted: Set[int]  # block ids
 
 
@@ -79,6 +80,11 @@ class WorkerSide:
         self._report = StepReport()
         # Steps whose saves are dropped: they may have been scheduled on blocks that did not arrive.
         self._run_ahead, self._distrust = run_ahead, 0
+        self._leases: List[Lease] = []
+        self._by_layer = options.layer_by_layer and all(g.layers for g in self.groups)
+        layers = [g.layers for g in self.groups]
+        self._layer_loads = LayerLoads(layers, self._streams)
+        self._layer_saves = LayerSaves(layers, self._streams)
         self._link = Link(connect or self._connect, self._register, options.retry_s)
         if self.groups:
             self._link.open()
@@ -119,11 +125,45 @@ class WorkerSide:
     def start(self, orders: StepOrders) -> None:
         """Before the forward pass."""
         self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
+        sliced: List[Tuple[int, SlicedLoad]] = []
         for order in orders.loads:
-            loading = self._start(order)
+            loading = self._start(order, sliced)
             (self._beside if order.asynchronous else self._now).append(loading)
+        if sliced:
+            self._start_sliced(sliced)
+        client = self._link.get() if self._by_layer else None
+        if client is not None and orders.saves and not self._host_only:
+            self._layer_saves.begin(
+                client, [e for order in orders.saves for e in self._entries(order)]
+            )
 
-    def _start(self, order: LoadOrder) -> _Loading:
+    def _start_sliced(self, sliced: Sequence[Tuple[int, SlicedLoad]]) -> None:
+        try:
+            self._layer_loads.start(sliced)
+        except KvcacheError as error:
+            self._failed(error)
+            for loading in self._now:
+                loading.loads.clear()
+                self._lose(loading, loading.wanted)
+            self._now.clear()
+        for lease in self._leases:
+            try:
+                lease.release()
+            except KvcacheError as error:
+                self._failed(error)
+        self._leases.clear()
+
+    def layer_needed(self, name: str) -> None:
+        """Before a layer runs, if layers go one by one."""
+        if self._by_layer:
+            self._layer_loads.needed(name)
+
+    def layer_computed(self, name: str) -> None:
+        """Behind a layer, if layers go one by one."""
+        if self._by_layer:
+            self._layer_saves.computed(name)
+
+    def _start(self, order: LoadOrder, sliced: List[Tuple[int, SlicedLoad]]) -> _Loading:
         loading = _Loading(order, [], {b for ids in order.ids for b in ids if b is not None})
         stream = self._streams.compute()
         if order.asynchronous:
@@ -134,12 +174,18 @@ class WorkerSide:
         try:
             if client is None:
                 raise DeadlineError("no daemon")
-            for part, ids in zip(self._parts, order.ids):
+            mine: List[Tuple[int, SlicedLoad]] = []
+            for group, (part, ids) in enumerate(zip(self._parts, order.ids)):
                 if any(b is not None for b in ids):
-                    loading.loads.append(self._load(client, part, order, ids, stream))
+                    load = self._load(client, part, order, ids, stream)
+                    loading.loads.append(load)
+                    if isinstance(load, SlicedLoad):
+                        mine.append((group, load))
+            sliced.extend(mine)
             self.counts["loads"] += 1
         except KvcacheError as error:
             self._failed(error)
+            loading.loads.clear()
             self._lose(loading, loading.wanted)
         self._report.adopted[order.request] = 1
         return loading
@@ -147,16 +193,18 @@ class WorkerSide:
     def _load(
         self, client: Client, part: Part, order: LoadOrder, ids: Sequence[Optional[int]],
         stream: object
-    ) -> Load:
+    ) -> Union[Load, SlicedLoad]:
         try:
             lease: Lease = client.adopt(order.token, part)
         except StaleError:
             part.renew()  # the lease is gone, the next one can be used
             raise
+        how = {"first": order.first, "verify": self.options.verify}
+        if self._by_layer and not order.asynchronous:
+            self._leases.append(lease)  # until all of its loads are open
+            return client.load_slices(lease, part, ids, **how)
         try:
-            return client.load(
-                lease, part, ids, first=order.first, stream=stream, verify=self.options.verify
-            )
+            return client.load(lease, part, ids, stream=stream, **how)
         finally:
             lease.release()  # a load that is open keeps its blocks
 
@@ -189,14 +237,40 @@ class WorkerSide:
 
     def finish(self, orders: StepOrders) -> None:
         """Behind the forward pass."""
+        self._layer_loads.end()
         for loading in self._now:
             if not self._judge(loading, JUDGE_MS):
                 self._lose(loading, loading.wanted)
         self._now.clear()
+        by_layer = self._layer_saves.end(trusted=not self._distrust)
         if self._distrust:
             self.counts["dropped_saves"] += len(orders.saves)
+        elif self._by_layer and not self._host_only:
+            self._count(by_layer)
         elif orders.saves:
             self._save(orders.saves)
+
+    def _count(self, saves: Sequence[Save]) -> None:
+        self.counts["saves"] += len(saves)
+        self.counts["saved_blocks"] += saved(saves, KeyState.SAVED)
+        self.counts["hit_blocks"] += saved(saves, KeyState.HIT)
+        for error in self._layer_saves.errors:
+            self.counts["dropped_saves"] += 1
+            self._failed(error)
+            if isinstance(error, StaleError):
+                self._renew()
+        self._layer_saves.errors.clear()
+
+    def _entries(self, order: SaveOrder) -> List[Tuple[int, SaveEntry]]:
+        """Of an order, cut at prefixes, each with its group."""
+        n, piece = len(order.keys) // KEY_BYTES, KEYS_MAX // len(self.groups)
+        return [
+            (group, SaveEntry(part, order.keys[at * KEY_BYTES : (at + piece) * KEY_BYTES],
+                              ids[at : at + piece]))
+            for at in range(0, n, piece)
+            for group, (part, ids) in enumerate(zip(self._parts, order.ids))
+            if any(b is not None for b in ids[at : at + piece])
+        ]
 
     def _save(self, orders: Sequence[SaveOrder]) -> None:
         client = self._link.get()
@@ -221,20 +295,13 @@ class WorkerSide:
         packets: List[List[SaveEntry]] = [[]]
         room = KEYS_MAX
         for order in orders:
-            n = len(order.keys) // KEY_BYTES
-            for at in range(0, n, KEYS_MAX // len(self.groups)):
-                end = min(n, at + KEYS_MAX // len(self.groups))
-                entries = [
-                    SaveEntry(part, order.keys[at * KEY_BYTES : end * KEY_BYTES], ids[at:end])
-                    for part, ids in zip(self._parts, order.ids)
-                    if any(b is not None for b in ids[at:end])
-                ]
-                keys = sum(len(e.keys) // KEY_BYTES for e in entries)
-                if keys > room or len(packets[-1]) + len(entries) > ENTRIES_MAX:
+            for _, entry in self._entries(order):
+                n = len(entry.keys) // KEY_BYTES
+                if n > room or len(packets[-1]) == ENTRIES_MAX:
                     packets.append([])
                     room = KEYS_MAX
-                packets[-1] += entries
-                room -= keys
+                packets[-1].append(entry)
+                room -= n
         return [p for p in packets if p]
 
     def _save_entries(self, client: Client, entries: List[SaveEntry]) -> None:
