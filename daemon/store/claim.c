@@ -215,7 +215,6 @@ static bool vacate(struct claim *claim, uint32_t number)
     block = id == BLOCK_NONE ? NULL : blocks_get(store->blocks, id);
     if (!block || block->slot[claim->tier] != number || block->order[claim->tier] == ORDER_NONE)
         return true;
-    claim->seen_loose = true;
     if (block->order[claim->tier] == ORDER_DIRTY) {
         switch (moving_demote_block(store, id)) {
         case MOVING_STARTED:
@@ -282,9 +281,14 @@ static void emptied(struct claim *claim, uint64_t now)
 static void go_on_emptying(struct claim *claim, uint64_t now)
 {
     uint32_t used, loose;
-    bool all = vacate_some(claim);
+    bool all = true;
 
     count_used(claim, &used, &loose);
+    /* What something keeps is not looked at: it may be long, and extents are large. */
+    if (loose > 0) {
+        all = vacate_some(claim);
+        count_used(claim, &used, &loose);
+    }
     if (used == 0) {
         emptied(claim, now);
         return;

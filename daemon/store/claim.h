@@ -52,7 +52,6 @@ struct claim {
     uint32_t first, n;  /* extents: adjacent, for a block that is larger than one */
     uint32_t at, place; /* the next slot to look at: extent of the claim, place in it */
     uint32_t used;      /* slots, at the latest progress */
-    bool seen_loose;    /* in this round */
     uint64_t since;     /* clock_us of the latest progress */
     uint64_t look;      /* when to go on */
     uint32_t renewing;  /* an extent + 1, while it gets new memory */
