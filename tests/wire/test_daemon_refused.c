@@ -111,6 +111,7 @@ START_TEST(test_unregister_and_map)
 {
     Kvcache__Unregister unregister = KVCACHE__UNREGISTER__INIT;
     Kvcache__Map map = KVCACHE__MAP__INIT;
+    Kvcache__Unmap unmap = KVCACHE__UNMAP__INIT;
     uint32_t mapped[KVC_WIRE_FDS_MAX + 1] = {0};
 
     begin(KVCACHE__ROLE__ROLE_WORKER);
@@ -126,6 +127,11 @@ START_TEST(test_unregister_and_map)
     refused(WIRE_MAP, &map.base, KVC_E_DENIED, "mapped[1]");
     mapped[1] = UINT32_MAX;
     refused(WIRE_MAP, &map.base, KVC_E_DENIED, "mapped[1]");
+    unmap.extents = mapped;
+    unmap.n_extents = 2;
+    refused(WIRE_UNMAP, &unmap.base, KVC_E_INVALID, "extents[1]");
+    mapped[1] = 1000;
+    refused(WIRE_UNMAP, &unmap.base, KVC_E_INVALID, "extents[1]");
     end();
 }
 END_TEST
