@@ -147,7 +147,7 @@ static bool is_one_too_many(const struct session *s)
         own += same && process_pid(other->process) == pid;
     }
     return users >= KVC_TENANT_SESSIONS_MAX ||
-           (own >= PACE_CONNECTIONS && pace_owes(&s->api->hub.pace, pid, uid));
+           (own >= PACE_CONNECTIONS && pace_is_suspect(&s->api->hub.pace, pid, uid));
 }
 
 void session_accept(void *arg, int sock)

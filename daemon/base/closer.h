@@ -15,7 +15,7 @@
 #define CLOSER_QUEUE         8192u
 #define CLOSER_LANES         32u
 #define CLOSER_LANES_OF_USER 4u
-#define CLOSER_LATE_US       100000u
+#define CLOSER_LATE_US       500000u
 // A process with so many in the queue should send no more; nor should a user with twice as many, or
 // one with any when there is room for no more than that.
 #define CLOSER_SHARE ((CLOSER_QUEUE) / 4)

@@ -39,11 +39,11 @@ static uint64_t until(const struct pace *pace, pid_t pid, uid_t uid)
     return 0;
 }
 
-bool pace_owes(const struct pace *pace, pid_t pid, uid_t uid)
+bool pace_is_suspect(const struct pace *pace, pid_t pid, uid_t uid)
 {
-    const uint64_t now = clock_now_us();
+    const uint64_t free_us = clock_now_us() + PACE_FREE_US / 2;
 
-    return pace->last_us > now && until(pace, pid, uid) > now;
+    return pace->last_us > free_us && until(pace, pid, uid) > free_us;
 }
 
 uint64_t pace_wait_us(const struct pace *pace, pid_t pid, uid_t uid)

@@ -15,7 +15,7 @@
 #define PACE_FD_US     50u   /* a descriptor with a request that was refused */
 #define PACE_FREE_US   25000u
 #define PACE_MOST_US   1000000u /* nobody waits longer */
-/* Connections that a process may have that owes anything. */
+/* Connections that a process may have that has used up half of what is free. */
 #define PACE_CONNECTIONS 16u
 
 #define PACE_ROWS 64u
@@ -34,8 +34,8 @@ struct pace {
 
 void pace_charge(struct pace *pace, pid_t pid, uid_t uid, uint64_t us);
 
-/* Whether what this process has done is not over. */
-bool pace_owes(const struct pace *pace, pid_t pid, uid_t uid);
+/* Whether a process is on its way to having to wait. */
+bool pace_is_suspect(const struct pace *pace, pid_t pid, uid_t uid);
 
 /* For how long nothing of it is to be read. */
 uint64_t pace_wait_us(const struct pace *pace, pid_t pid, uid_t uid);

@@ -205,6 +205,7 @@ START_TEST(F39_a_neighbour_is_served)
     daemon_log_allow(n.daemon, "connection cut");
     daemon_log_allow(n.daemon, "accept paused");
     daemon_log_allow(n.daemon, "connection not served");
+    daemon_log_allow(n.daemon, "closing a descriptor takes long"); // on a busy machine
     pids[BURN] = attacker(n.socket, burn);
     pids[ATTACK] = attacker(n.socket, attacks[_i]);
     for (int i = 0; i < ATTEMPTS && !served; i++) {
