@@ -234,7 +234,8 @@ def main():
     rows = [row(name, measure(name, prompt, repeats, daemons)) for name in names]
     kit.table(
         f"time to the first token of {prompt} tokens, ms; {repeats} repeats; {kit.machine()}",
-        ["model", "cold", "cold and saving", "saving adds", "copies", "warm, gpu tier", "warm, host tier",
+        ["model", "cold", "cold and saving", "saving adds", "copies",
+         "warm, gpu tier", "warm, host tier",
          "gpu/cold", "usable, gpu tier", "usable, host tier", "logits equal"],
         rows,
     )

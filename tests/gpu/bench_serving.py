@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Cold prompts that arrive while other requests decode: what keeping their KV cache costs, and what a
-hit is worth. The engine is tests/gpu/serve.py (torch, CUDA graphs), not vLLM.
+"""Cold prompts that arrive while other requests decode: what keeping their KV cache costs, and what
+a hit is worth. The engine is tests/gpu/serve.py (torch, CUDA graphs), not vLLM.
 
 Arrivals: eight background streams decode; 32 distinct prompts of 2048 tokens behind one template of
 256, which the engine's own prefix cache has, arrive at intervals of 100 ms (8B: 200) and make 64

@@ -1,5 +1,5 @@
-"""What the tests and benchmarks with torch share: a daemon, workers that are processes of their own,
-and tables.
+"""What the tests and benchmarks with torch share: a daemon, workers that are processes of their
+own, and tables.
 
 Every program is WAIVED (exit status 77), with the reason, where there is no torch or no GPU. With
 KVC_REHEARSE=1 it runs on the CPU with the host device and tiny shapes instead: figures then mean
@@ -90,7 +90,8 @@ class Daemon:
 
     def configure(self, name, value):
         subprocess.run(
-            [os.path.join(BUILD, "kvcachectl"), "--socket", self.socket, "config", "set", name, value],
+            [os.path.join(BUILD, "kvcachectl"), "--socket", self.socket, "config", "set", name,
+             value],
             check=True, stdout=subprocess.DEVNULL,
         )
 

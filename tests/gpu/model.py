@@ -35,7 +35,7 @@ TINY = Shape("tiny", 2, 64, 4, 2, 16, 128, 256)
 
 
 class Model:
-    """Weights follow from the seed, so that processes on the same kind of device have equal ones."""
+    """Weights follow from the seed: processes on the same kind of device have equal ones."""
 
     def __init__(self, shape, blocks, device, seed=1):
         self.shape, self.device, self.blocks = shape, device, blocks

@@ -178,6 +178,8 @@ class Engine:
                 self.tables[name] = list(new[0])
             elif new is not None:
                 self.tables[name] += new[0]
+        for name in self.tensors:
+            self.worker.wait_for_layer_load(name)
         # Computed on what did not arrive, the outputs are thrown away.
         lost = self.worker._worker._invalid
         for name, n in output.num_scheduled_tokens.items():
@@ -188,6 +190,8 @@ class Engine:
                         place.copy_(row)
                     elif not lost and not self.torch.equal(place, row):
                         raise AssertionError(f"{name}: position {p} of layer {layer} is wrong")
+        for name, tensor in self.tensors.items():
+            self.worker.save_kv_layer(name, tensor, None)
 
     def step(self):
         from vllm.distributed.kv_transfer import kv_transfer_state
@@ -246,6 +250,15 @@ class Served(support.Case):
         self.assertEqual(second.serve("b", tokens), 320)
         self.assertEqual(second.serve("c", tokens[:160]), 144)
         self.assertEqual(self.figures(daemon)["leases"], 0)
+
+    def test_layer_by_layer(self):
+        daemon = self.daemon()
+        first = self.engine(daemon, layer_by_layer=True)
+        second = self.engine(daemon, layer_by_layer=True)
+        tokens = [(i * 29) % 900 for i in range(330)]
+        first.serve("a", tokens)
+        self.settled(daemon)
+        self.assertEqual(second.serve("b", tokens), 320)
 
     def test_beside_the_engines_own_prefix_cache(self):
         daemon = self.daemon()

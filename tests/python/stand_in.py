@@ -1,5 +1,5 @@
-"""Small stand-ins for as much of vLLM as the connector touches, and an engine that makes its calls in
-vLLM's order: one scheduler and the ranks of one model, in this process, on host memory.
+"""Small stand-ins for as much of vLLM as the connector touches, and an engine that makes its calls
+in vLLM's order: one scheduler and the ranks of one model, in this process, on host memory.
 
 Rows of the KV cache follow from the tokens up to them, so that a forward pass can tell whether
 every row that it would attend to is right.

@@ -34,8 +34,8 @@ class Case(support.Case):
     by_layer = False
 
     def engine(self, daemon, specs=None, **how):
-        extra = {"layer_by_layer": self.by_layer, "socket": daemon.socket, "lookup_ms": MS, "save_ms": MS, "connect_ms": MS,
-                 "retry_s": 0.05, **how.pop("extra", {})}
+        extra = {"layer_by_layer": self.by_layer, "socket": daemon.socket, "lookup_ms": MS,
+                 "save_ms": MS, "connect_ms": MS, "retry_s": 0.05, **how.pop("extra", {})}
         engine = Engine(extra, specs, **how)
         self.addCleanup(engine.close)
 

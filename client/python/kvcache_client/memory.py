@@ -125,7 +125,7 @@ def tensor_slices(tensor: Any, block_axis: int = 0) -> List[Slice]:
 
 
 def tensors_slices(tensors: Sequence[Any], block_axis: int = 0) -> Tuple[List[Slice], int]:
-    """The slices of a group's tensors, in their order (layer by layer), and its number of blocks."""
+    """The slices of a group's tensors, layer by layer in their order, and its number of blocks."""
     if not tensors:
         raise ValueError("tensors: none")
     blocks = {int(t.shape[block_axis]) for t in tensors}

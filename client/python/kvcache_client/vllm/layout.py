@@ -181,8 +181,9 @@ def groups_of(
         if len(rules) != 1:
             raise LayoutError("a group of layers with different windows")
         rule, window = rules.pop()
+        ranges: List[Layer] = []
         if cross_layer is not None:
-            slices, ranges = cross_layer_slices(cross_layer, cache.num_blocks), []
+            slices = cross_layer_slices(cross_layer, cache.num_blocks)
         else:
             slices, ranges = _group_slices(layers, tensors, cache.num_blocks)
         info = PartInfo(

@@ -1,5 +1,5 @@
-"""A daemon that comes and goes: a client while there is one, and attempts to reach it in a thread of
-their own, so that nobody in the engine waits for it."""
+"""A daemon that comes and goes: a client while there is one, and attempts to reach it in a thread
+of their own, so that nobody in the engine waits for it."""
 
 from __future__ import annotations
 

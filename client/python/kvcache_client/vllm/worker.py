@@ -199,12 +199,12 @@ class WorkerSide:
         except StaleError:
             part.renew()  # the lease is gone, the next one can be used
             raise
-        how = {"first": order.first, "verify": self.options.verify}
+        first, verify = order.first, self.options.verify
         if self._by_layer and not order.asynchronous:
             self._leases.append(lease)  # until all of its loads are open
-            return client.load_slices(lease, part, ids, **how)
+            return client.load_slices(lease, part, ids, first=first, verify=verify)
         try:
-            return client.load(lease, part, ids, stream=stream, **how)
+            return client.load(lease, part, ids, first=first, stream=stream, verify=verify)
         finally:
             lease.release()  # a load that is open keeps its blocks
 
