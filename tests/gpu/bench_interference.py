@@ -231,7 +231,7 @@ def main():
     names = sys.argv[1:] or (["tiny", "loop"] if kit.REHEARSE else ["0.5B", "8B", "loop"])
     rows = []
     for name in names:
-        n, rounds = (20, 2) if kit.REHEARSE else {"0.5B": (1000, 4)}.get(name, (250, 4))
+        n, rounds = (20, 2) if kit.REHEARSE else {"0.5B": (1000, 4)}.get(name, (200, 2))
         for copy in ("worker", "daemon"):
             room = "64M" if kit.REHEARSE else "8G"
             try:

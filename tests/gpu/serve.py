@@ -1,6 +1,6 @@
 """A small serving engine: continuous batching, chunked prefill, greedy decoding, a prefix cache of
-its own for one shared template, CUDA graphs for both kinds of step. What becomes of the blocks that a
-prompt has filled is a hook's business.
+its own for one shared template, CUDA graphs for both kinds of step. What becomes of the blocks that
+a prompt has filled is a hook's business.
 """
 
 import time
