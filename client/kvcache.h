@@ -191,6 +191,7 @@ typedef uint32_t kvc_part; /* valid until unregistered, across kvc_reconnect */
 /*
  * Registers a part and maps the tenant's memory. Registering an equal one gives the same handle,
  * and is what KVC_E_STALE asks for: the namespace has been flushed, and is used anew from here on.
+ * With desc NULL the part *part is registered again as it was, with the same handle.
  */
 KVC_API kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part *part);
 /*

@@ -264,6 +264,23 @@ static void refresh_same(kvc_client *client, const struct part *part)
             client->parts[i].epoch = part->epoch;
 }
 
+/* A part that is here is said to the daemon once more: its namespace was flushed. */
+static kvc_status register_again(kvc_client *client, kvc_part handle)
+{
+    struct part *part = part_of(client, handle);
+    uint32_t extents = 0;
+    kvc_status status;
+
+    if (part == NULL)
+        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", handle);
+    status = part_again(client, part, &extents);
+    if (status == KVC_OK)
+        refresh_same(client, part);
+    if (status == KVC_OK && part->lent == NULL)
+        status = extents_pull(client, extents);
+    return status;
+}
+
 kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part *part)
 {
     struct part made = {0}, *place;
@@ -272,8 +289,10 @@ kvc_status kvc_register(kvc_client *client, const kvc_part_desc *desc, kvc_part 
 
     if (status != KVC_OK)
         return status;
-    if (desc == NULL || part == NULL)
-        return rpc_fail(&client->rpc, KVC_E_INVALID, "desc", "NULL");
+    if (part == NULL)
+        return rpc_fail(&client->rpc, KVC_E_INVALID, "part", "NULL");
+    if (desc == NULL)
+        return register_again(client, *part);
     status = part_make(client, desc, &made);
     if (status != KVC_OK)
         return status;
