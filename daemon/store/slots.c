@@ -90,7 +90,7 @@ bool slots_take(struct slots *slots, uint32_t tenant, uint64_t slot_bytes, const
 
 void slots_give(struct slots *slots, uint32_t number)
 {
-    uint32_t index = slots_extent(slots, number);
+    uint32_t index = slots_index(slots, number);
     struct extent_use *use = &slots->uses[index];
     struct table_slot *record = slots_record(slots, number);
     struct slot_class *class;
@@ -136,15 +136,15 @@ uint64_t slots_owned_bytes(const struct slots *slots, uint32_t tenant)
 
 uint64_t slots_offset(const struct slots *slots, uint32_t number)
 {
-    uint32_t index = slots_extent(slots, number);
+    uint32_t index = slots_index(slots, number);
 
     return index * slots->extent_bytes +
-           number % slots->per_extent * slots_table_extent(slots, index)->slot_bytes;
+           (number - index * slots->per_extent) * slots_table_extent(slots, index)->slot_bytes;
 }
 
 uint32_t slots_extent(const struct slots *slots, uint32_t number)
 {
-    return number / slots->per_extent;
+    return slots_index(slots, number);
 }
 
 struct table_slot *slots_record(const struct slots *slots, uint32_t number)
@@ -154,7 +154,7 @@ struct table_slot *slots_record(const struct slots *slots, uint32_t number)
 
 bool slots_is_mapped(const struct slots *slots, uint32_t number, const uint64_t *mapped)
 {
-    uint32_t index = slots_extent(slots, number);
+    uint32_t index = slots_index(slots, number);
     uint32_t end = index + slots_table_extent(slots, index)->span;
 
     while (index < end && slots_bit(mapped, index))
@@ -290,6 +290,7 @@ kvc_status slots_create(struct table *table, enum tier_kind tier, struct slots *
     made->tier = tier;
     made->extents = t->extents;
     made->per_extent = t->slots_per_extent;
+    made->inverse = t->slots_per_extent ? UINT64_MAX / t->slots_per_extent + 1 : 0;
     made->extent_bytes = t->extent_bytes;
     made->uses = mem_array(t->extents + 1, sizeof(*made->uses));
     made->classes = mem_array(t->extents + 1, sizeof(*made->classes));

@@ -32,7 +32,7 @@ uint32_t slots_extents(const struct slots *slots)
 
 bool slots_is_closed(const struct slots *slots, uint32_t number)
 {
-    return slots->uses[slots_extent(slots, number)].closed;
+    return slots->uses[slots_index(slots, number)].closed;
 }
 
 uint32_t slots_number(const struct slots *slots, uint32_t index, uint32_t place)
@@ -47,7 +47,7 @@ uint32_t slots_owned(const struct slots *slots, uint32_t tenant)
 
 void slots_touch(struct slots *slots, uint32_t number, uint64_t last_use)
 {
-    struct extent_use *use = &slots->uses[slots_extent(slots, number)];
+    struct extent_use *use = &slots->uses[slots_index(slots, number)];
 
     if (last_use > use->touched)
         use->touched = last_use;
@@ -57,7 +57,7 @@ void slots_touch(struct slots *slots, uint32_t number, uint64_t last_use)
 
 void slots_set_loose(struct slots *slots, uint32_t number, bool loose)
 {
-    struct extent_use *use = &slots->uses[slots_extent(slots, number)];
+    struct extent_use *use = &slots->uses[slots_index(slots, number)];
 
     assert(loose ? use->loose < use->used : use->loose > 0);
     use->loose += loose ? 1 : -1u;

@@ -58,6 +58,7 @@ struct slots {
     enum tier_kind tier;
     uint32_t extents;
     uint32_t per_extent; /* records an extent has, the stride of slot numbers */
+    uint64_t inverse;    /* 2^64 / per_extent, rounded up: a product is quicker than a quotient */
     uint64_t extent_bytes;
     uint64_t used_bytes, slots, used_slots;
     uint64_t latest;     /* use of any block */
@@ -67,6 +68,14 @@ struct slots {
     struct slot_class *classes; /* as many */
     struct holder holders[TABLE_TENANTS];
 };
+
+/* Exact for all numbers of 32 bits. The inverse of 1 is 2^64, which does not fit. */
+static inline uint32_t slots_index(const struct slots *slots, uint32_t number)
+{
+    if (slots->inverse == 0)
+        return number;
+    return (uint32_t)((unsigned __int128)slots->inverse * number >> 64);
+}
 
 static inline struct table_extent *slots_table_extent(const struct slots *slots, uint32_t index)
 {
