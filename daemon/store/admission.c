@@ -78,7 +78,7 @@ static struct admission *make_admission(const struct store_save *req, uint32_t n
     size_t entries = req->n_entries * sizeof(struct admission_entry);
     size_t slots = n_keys * sizeof(struct save_slot), ids = n_keys * sizeof(uint32_t);
     struct admission *admission =
-        mem_alloc(sizeof(*admission) + entries + slots + ids + n_keys * (KVC_KEY_BYTES + 1ul));
+        mem_alloc(sizeof(*admission) + entries + slots + 2 * ids + n_keys * (KVC_KEY_BYTES + 1ul));
     uint8_t *at;
 
     if (!admission)
@@ -89,15 +89,10 @@ static struct admission *make_admission(const struct store_save *req, uint32_t n
     admission->entries = (void *)at;
     admission->slots = (void *)(at += entries);
     admission->ids = (void *)(at += slots);
+    admission->tags = (void *)(at += ids);
     admission->keys = at += ids;
     admission->states = at + (size_t)n_keys * KVC_KEY_BYTES;
     return admission;
-}
-
-static bool go_on(void *arg, uint32_t id)
-{
-    (void)arg, (void)id;
-    return false;
 }
 
 /* Reads the request into the admission and looks every key up; changes nothing. */
@@ -129,7 +124,7 @@ static void read_request(const struct owner *owner, const struct store_save *req
             continue;
         memcpy(admission->keys + (size_t)first * KVC_KEY_BYTES, in->keys,
                (size_t)in->n_keys * KVC_KEY_BYTES);
-        blocks_find_run(store->blocks, in->part, in->keys, in->n_keys, go_on, NULL,
+        blocks_find_all(store->blocks, in->part, in->keys, in->n_keys, admission->tags + first,
                         admission->ids + first);
         first += in->n_keys;
     }

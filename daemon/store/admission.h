@@ -36,6 +36,7 @@ struct admission {
     uint8_t *keys;
     uint8_t *states;
     uint32_t *ids;           /* blocks of hits; also ASSIGNED */
+    uint32_t *tags;          /* of the keys, in the index of blocks */
     struct save_slot *slots; /* at the place of the key */
 };
 

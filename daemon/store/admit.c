@@ -125,7 +125,8 @@ static enum room assign(struct store *store, struct save *save, struct admission
     describe_slot(save, entry, admission_key(admission, i), record);
     room_name(entry->partition, tier, slot, entry->part);
     store_set_state(store, record, SLOT_FILLING);
-    if (blocks_add(store->blocks, entry->part, tier, slot, &id) != KVC_OK) {
+    if (blocks_add_tagged(store->blocks, admission->tags[i], entry->part, tier, slot, &id) !=
+        KVC_OK) {
         room_give(entry->partition, tier, slot);
         return ROOM_NONE;
     }
@@ -191,7 +192,7 @@ static void expect(const struct store *store, const struct save *save,
     uint32_t left = entry->end - entry->next;
 
     if (save->admission->states[entry->next] == KEY_MISSING)
-        blocks_expect(store->blocks, entry->part, admission_key(save->admission, entry->next),
+        blocks_expect(store->blocks, save->admission->tags + entry->next,
                       left < BLOCKS_EXPECT_MAX ? left : BLOCKS_EXPECT_MAX);
 }
 

@@ -87,11 +87,10 @@ uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *
  * batch walk it in step, each stage asking for the memory of the next, so that the waits overlap.
  */
 static void find_batch(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n,
-                       uint32_t ids[FIND_BATCH])
+                       uint32_t tags[FIND_BATCH], uint32_t ids[FIND_BATCH])
 {
     const struct index_segment *segments[FIND_BATCH];
     const struct block *found[FIND_BATCH];
-    uint32_t tags[FIND_BATCH];
 
     for (uint32_t i = 0; i < n; i++) {
         tags[i] = tag_of(blocks, part, keys + i * KVC_KEY_BYTES);
@@ -124,14 +123,12 @@ static void find_batch(const struct blocks *blocks, uint32_t part, const uint8_t
     }
 }
 
-void blocks_expect(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n)
+void blocks_expect(const struct blocks *blocks, const uint32_t *tags, uint32_t n)
 {
     const struct index_segment *segments[BLOCKS_EXPECT_MAX];
-    uint32_t tags[BLOCKS_EXPECT_MAX];
 
     assert(n <= BLOCKS_EXPECT_MAX);
     for (uint32_t i = 0; i < n; i++) {
-        tags[i] = tag_of(blocks, part, keys + i * KVC_KEY_BYTES);
         segments[i] = index_segment(&blocks->index, tags[i]);
         __builtin_prefetch(segments[i]);
     }
@@ -139,15 +136,23 @@ void blocks_expect(const struct blocks *blocks, uint32_t part, const uint8_t *ke
         __builtin_prefetch(&segments[i]->cell[index_home(segments[i], tags[i])], 1);
 }
 
+void blocks_find_all(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n,
+                     uint32_t *tags, uint32_t *ids)
+{
+    for (uint32_t done = 0; done < n; done += FIND_BATCH)
+        find_batch(blocks, part, keys + (size_t)done * KVC_KEY_BYTES,
+                   n - done < FIND_BATCH ? n - done : FIND_BATCH, tags + done, ids + done);
+}
+
 uint32_t blocks_find_run(const struct blocks *blocks, uint32_t part, const uint8_t *keys,
                          uint32_t n, bool (*stop)(void *arg, uint32_t id), void *arg, uint32_t *ids)
 {
-    uint32_t batch[FIND_BATCH];
+    uint32_t batch[FIND_BATCH], tags[FIND_BATCH];
 
     for (uint32_t done = 0; done < n;) {
         uint32_t count = n - done < FIND_BATCH ? n - done : FIND_BATCH;
 
-        find_batch(blocks, part, keys + (size_t)done * KVC_KEY_BYTES, count, batch);
+        find_batch(blocks, part, keys + (size_t)done * KVC_KEY_BYTES, count, tags, batch);
         for (uint32_t i = 0; i < count; i++) {
             if (stop ? stop(arg, batch[i]) : batch[i] == BLOCK_NONE)
                 return done + i;
@@ -179,8 +184,8 @@ static kvc_status grow_pool(struct blocks *blocks)
     return KVC_OK;
 }
 
-kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
-                      uint32_t *id)
+kvc_status blocks_add_tagged(struct blocks *blocks, uint32_t tag, uint32_t part,
+                             enum tier_kind tier, uint32_t slot, uint32_t *id)
 {
     const struct table_slot *record = &blocks->slots[tier][slot];
     bool fresh = blocks->free == BLOCK_NONE;
@@ -189,6 +194,7 @@ kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier,
     kvc_status status;
 
     assert(record->part == part);
+    assert(tag == tag_of(blocks, part, record->key));
 #ifdef KVC_DEBUG
     assert(blocks_find(blocks, part, record->key) == BLOCK_NONE);
 #endif
@@ -197,7 +203,7 @@ kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier,
         if (status)
             return status;
     }
-    status = index_insert(&blocks->index, tag_of(blocks, part, record->key), new);
+    status = index_insert(&blocks->index, tag, new);
     if (status)
         return status;
     if (fresh)
@@ -214,6 +220,14 @@ kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier,
     block->slot[tier] = slot;
     *id = new;
     return KVC_OK;
+}
+
+kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
+                      uint32_t *id)
+{
+    uint32_t tag = tag_of(blocks, part, blocks->slots[tier][slot].key);
+
+    return blocks_add_tagged(blocks, tag, part, tier, slot, id);
 }
 
 void blocks_unlink(struct blocks *blocks, uint32_t id)

@@ -78,9 +78,16 @@ uint32_t blocks_find_run(const struct blocks *blocks, uint32_t part, const uint8
                          uint32_t n, bool (*stop)(void *arg, uint32_t id), void *arg,
                          uint32_t *ids);
 
-/* Asks for the memory that adding blocks for a few keys will touch. */
+/*
+ * Finds all of n keys, BLOCK_NONE for absent ones, and says their tags in the index, with which to
+ * add some of them soon.
+ */
+void blocks_find_all(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n,
+                     uint32_t *tags, uint32_t *ids);
+
+/* Asks for the memory that adding blocks of a few tags will touch. */
 #define BLOCKS_EXPECT_MAX 16u
-void blocks_expect(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n);
+void blocks_expect(const struct blocks *blocks, const uint32_t *tags, uint32_t n);
 
 /*
  * Adds a block for a slot whose record holds part and key already; there is none for them yet. It
@@ -89,6 +96,9 @@ void blocks_expect(const struct blocks *blocks, uint32_t part, const uint8_t *ke
  */
 kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
                       uint32_t *id);
+/* The same for a key whose tag is known. */
+kvc_status blocks_add_tagged(struct blocks *blocks, uint32_t tag, uint32_t part,
+                             enum tier_kind tier, uint32_t slot, uint32_t *id);
 
 /*
  * Takes the block out of the index (no lookup finds it) but keeps it, DOOMED; then drops it, which
