@@ -144,6 +144,17 @@ class Client(support.Case):
         self.assertEqual((bool(miss), miss.blocks), (False, 0))
         miss.release()
 
+    def test_without_peers_nobody_is_asked(self):
+        daemon = self.daemon()
+        client = self.client(daemon, remote_ms=1000)
+        cache = Cache()
+        part = client.register(SPACE, cache.slices, blocks=64, block_tokens=16)
+        lease = client.lookup(part, some_keys(1, 4))
+        self.assertEqual((lease.blocks, lease.remote, lease.fetch), (0, 0, 0))
+        self.assertEqual(client.remote(0), 0)
+        with self.assertRaises(kvc.UnknownError):
+            client.remote(12345)
+
     def S35_a_scheduler_hands_over_to_a_worker(self):
         daemon = self.daemon()
         client, part, cache = self.worker(daemon)

@@ -53,7 +53,7 @@ class Client:
     without it the GPU that is current in this thread. The rest are bounds in milliseconds on calls;
     0 is the library's default: connect_ms on connect, register and reconnect, lookup_ms on replies
     to lookups, loads and the like, save_ms on a save's reply, load_ms on loads that the daemon
-    copies.
+    copies. remote_ms: a lookup has other daemons asked for what is not here, for so long; 0: not.
 
     Threads: calls from several threads take turns. A client is unusable in a forked child
     (ForkedError). Errors: KvcacheError and its children; whatever goes wrong is a miss or a block
@@ -71,6 +71,7 @@ class Client:
         lookup_ms: int = 0,
         save_ms: int = 0,
         load_ms: int = 0,
+        remote_ms: int = 0,
     ) -> None:
         self._lib = library()
         self._lock = threading.RLock()
@@ -85,6 +86,7 @@ class Client:
             lookup_ms=lookup_ms,
             save_ms=save_ms,
             load_ms=load_ms,
+            remote_ms=remote_ms,
         )
         with self._current_gpu():
             why = create_string_buffer(512)
@@ -233,6 +235,18 @@ class Client:
             "kvc_probe", handles, n, joined, len(joined) // structs.KEY_BYTES, byref(blocks)
         )
         return blocks.value
+
+    def remote(self, fetch: int, ms: int = 0) -> int:
+        """Waits at most ms (0: only looks) until what a lookup had other daemons asked for
+        (Lease.fetch) is over; how many blocks behind the lease came, for another lookup to lease.
+        DeadlineError: not yet. It is told once."""
+        blocks = c_uint32()
+        self._check("kvc_remote", fetch, ms, byref(blocks))
+        return blocks.value
+
+    def decline(self, fetch: int) -> None:
+        """It is not wanted any more."""
+        self._check("kvc_decline", fetch)
 
     def adopt(self, token: bytes, part: Part, *, ms: int = 0) -> Lease:
         """Takes over one part of a lease that another session of the tenant made. Lease.token is

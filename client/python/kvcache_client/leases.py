@@ -16,7 +16,8 @@ class Lease:
 
     id: 0 for a miss. token: 16 bytes with which another session of the tenant takes it over
     (Client.adopt). blocks: of the prefix. ms: time granted from the call on. gpu, host: where the
-    first part's blocks are now. pending: blocks behind it that somebody is saving.
+    first part's blocks are now. pending: blocks behind it that somebody is saving. remote: blocks
+    that other daemons are asked for, at most, under the name fetch (Client.remote); 0: none.
 
     Ends by release(), by its time, or with its client. As a context manager it releases itself.
     """
@@ -30,6 +31,8 @@ class Lease:
         self.gpu = int(struct.gpu)
         self.host = int(struct.host)
         self.pending = int(struct.pending)
+        self.remote = int(struct.remote)
+        self.fetch = int(struct.fetch)
 
     def __bool__(self) -> bool:
         return self.id != 0

@@ -44,6 +44,8 @@ _PROTOTYPES = {
         [c_void_p, c_uint64, c_void_p, c_uint32, c_char_p, c_uint32, c_uint32,
          POINTER(structs.LeaseStruct)],
     ),
+    "kvc_remote": (c_int, [c_void_p, c_uint64, c_uint32, POINTER(c_uint32)]),
+    "kvc_decline": (c_int, [c_void_p, c_uint64]),
     "kvc_probe": (
         c_int,
         [c_void_p, c_void_p, c_uint32, c_char_p, c_uint32, POINTER(c_uint32)],

@@ -12,6 +12,7 @@ class Options:
     model: Optional[str] = None  #: names the weights, where the path would not [the model's name]
     connect_ms: int = 1000  #: the longest that a daemon that is away delays the start
     lookup_ms: int = 1  #: bound of a lookup inside a scheduling step
+    remote_ms: int = 0  #: other daemons are asked for what is not here, for so long [not]
     save_ms: int = 0  #: bound on the daemon's answer to a save [the library's, 2 ms]
     lease_ms: int = 30000  #: how long a prefix is kept for a request that was told of it
     retry_s: float = 5.0  #: between attempts to reach a daemon that is away

@@ -46,6 +46,8 @@ class _Request:
     saved: int = 0  # blocks that were ordered to be saved
     computed: int = 0  # tokens, at the last lookup
     lease: Optional[Lease] = None
+    fetch: int = 0  # what other daemons are asked for
+    asked: bool = False
 
 
 def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:
@@ -74,7 +76,7 @@ class SchedulerSide:
         self.own_hashes, self.extra_keys = own_hashes, extra_keys
         self.counts: Dict[str, int] = dict.fromkeys(
             ("lookups", "hit_requests", "hit_tokens", "late_lookups", "failed_lookups", "declined",
-             "ordered_loads", "ordered_saves", "failed_blocks", "daemon_losses"), 0
+             "asked_peers", "peer_blocks", "ordered_loads", "ordered_saves", "failed_blocks", "daemon_losses"), 0
         )
         self._infos: Tuple[PartInfo, ...] = ()  # of the first rank, by group
         self._all: List[PartInfo] = []
@@ -110,6 +112,7 @@ class SchedulerSide:
         return Client(
             self.options.socket, name="vllm scheduler", role=Role.SCHEDULER,
             connect_ms=self.options.connect_ms, lookup_ms=self.options.lookup_ms,
+            remote_ms=self.options.remote_ms,
         )
 
     def _register(self, client: Client) -> None:
@@ -171,9 +174,10 @@ class SchedulerSide:
 
     # Looking up.
 
-    def matched(self, request: Any, computed: int) -> Tuple[int, bool]:
+    def matched(self, request: Any, computed: int) -> Tuple[Optional[int], bool]:
         """get_num_new_matched_tokens: tokens behind `computed` that can be loaded, and whether that
-        goes on beside other steps. Bounded by lookup_ms; never "ask again"."""
+        goes on beside other steps. Bounded by lookup_ms; None ("ask again") only while other
+        daemons are asked for more than is here (option remote_ms), once a request."""
         if not self._usable(request) or getattr(request, "skip_reading_prefix_cache", False):
             return 0, False
         state = self._state(request)
@@ -182,7 +186,11 @@ class SchedulerSide:
         if computed % self.block_tokens or n * self.block_tokens <= computed:
             self._drop(state)
             return 0, False
+        if state.fetch and self._under_way(state):
+            return None, False
         lease = self._look_up(state, n)
+        if lease is not None and lease.fetch and self._ask_peers(state, lease, computed):
+            return None, False
         gain = 0 if lease is None else lease.blocks * self.block_tokens - computed
         if lease is None or gain <= 0 or gain < self.options.min_tokens:
             self.counts["declined"] += gain > 0
@@ -213,8 +221,40 @@ class SchedulerSide:
         except KvcacheError as error:
             self._failed(error)
         else:
-            return lease or None
+            return lease
         return None
+
+    def _ask_peers(self, state: _Request, lease: Lease, computed: int) -> bool:
+        """Whether the request waits for what they have. What is here stays leased meanwhile."""
+        gain = (lease.blocks + lease.remote) * self.block_tokens - computed
+        state.fetch = lease.fetch
+        if state.asked or gain <= 0 or gain < self.options.min_tokens:
+            self._decline(state)
+            return False
+        state.asked, state.lease = True, lease
+        self.counts["asked_peers"] += 1
+        return True
+
+    def _under_way(self, state: _Request) -> bool:
+        client = self._link.get()
+        try:
+            if client is not None:
+                self.counts["peer_blocks"] += client.remote(state.fetch, 0)
+        except DeadlineError:
+            return True
+        except KvcacheError as error:
+            self._failed(error)
+        state.fetch = 0
+        return False
+
+    def _decline(self, state: _Request) -> None:
+        client, fetch, state.fetch = self._link.get(), state.fetch, 0
+        if client is None or not fetch:
+            return
+        try:
+            client.decline(fetch)
+        except KvcacheError as error:
+            self._failed(error)
 
     def _renew(self) -> None:
         for part in self._parts:
@@ -229,9 +269,10 @@ class SchedulerSide:
     def _drop(self, state: _Request) -> None:
         lease, state.lease = state.lease, None
         self._release(lease)
+        self._decline(state)
 
     def _release(self, lease: Optional[Lease]) -> None:
-        if lease is None or self._link.get() is None:
+        if not lease or self._link.get() is None:
             return
         try:
             lease.release()
@@ -248,7 +289,7 @@ class SchedulerSide:
         if state is None:
             return
         state.blocks = [list(ids) for ids in blocks]
-        if external == 0 or state.lease is None:
+        if external == 0 or not state.lease:
             self._drop(state)
             return
         lease, state.lease = state.lease, None
