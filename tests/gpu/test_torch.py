@@ -10,9 +10,9 @@ LAYERS, BLOCKS, N = 6, 64, 24
 class Worker:
     """A KV cache of LAYERS tensors [2, BLOCKS, 16, 4, 32] bf16 on one GPU, and a client."""
 
-    def __init__(self, socket, role="worker", gpu=0):
+    def __init__(self, socket, role="worker", gpu=0, by_daemon=False):
         self.torch = torch = kit.need_gpus(gpu + 1)
-        from kvcache_client import Client, Namespace
+        from kvcache_client import Client, Copy, Namespace
 
         self.device = kit.DEVICE if kit.REHEARSE else f"cuda:{gpu}"
         self.cache = [
@@ -22,8 +22,10 @@ class Worker:
         where = {} if kit.REHEARSE else {"gpu": gpu}
         self.client = Client(socket, role=role, connect_ms=MS, lookup_ms=MS, save_ms=1000, **where)
         self.part = self.client.register_tensors(
-            Namespace(model="test"), self.cache, block_axis=1, block_tokens=16
+            Namespace(model="test"), self.cache, block_axis=1, block_tokens=16,
+            copy=Copy.DAEMON if by_daemon else Copy.WORKER,
         )
+        self.by_daemon = by_daemon
 
     def close(self):
         self.client.close()
@@ -62,7 +64,7 @@ class Worker:
         kit.sync(self.torch)
         save = self.client.save(self.part, keys, range(N), stream=self.stream(stream))
         # Behind the save on its stream: what overwrites the blocks does not harm.
-        if stream == "current":
+        if stream == "current" and not self.by_daemon:
             self.poison()
         outcome = save.wait(MS)
         assert (outcome.status, outcome.published) == (0, N), outcome
@@ -190,6 +192,27 @@ def streams_of_torch_with_expandable_segments():
     both_ways(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
 
 
+def lent(**environment):
+    """The daemon copies from and to torch's memory."""
+    kit.need_gpus()
+    if kit.REHEARSE:
+        raise Waived("memory of torch on the CPU is not a memory file")
+    with daemon() as d, Remote(Worker, d.socket, "worker", 0, True, **environment) as saver:
+        with Remote(Worker, d.socket, "reader", 0, True, **environment) as loader:
+            for seed, stream in enumerate(("current", "side")):
+                keys = fresh_keys(N)
+                saver.call("save", keys, seed, stream)
+                assert loader.call("load", keys, seed, stream) == GOOD
+
+
+def lent_to_the_daemon_with_the_default_allocator():
+    lent()
+
+
+def lent_to_the_daemon_with_expandable_segments():
+    lent(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+
+
 def a_captured_stream_is_refused():
     kit.need_gpus()
     if kit.REHEARSE:
@@ -235,6 +258,8 @@ if __name__ == "__main__":
     kit.run_tests([
         streams_of_torch_with_the_default_allocator,
         streams_of_torch_with_expandable_segments,
+        lent_to_the_daemon_with_the_default_allocator,
+        lent_to_the_daemon_with_expandable_segments,
         a_captured_stream_is_refused,
         between_replays_of_a_graph,
         loaded_from_the_host_tier,

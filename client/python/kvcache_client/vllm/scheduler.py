@@ -76,7 +76,8 @@ class SchedulerSide:
         self.own_hashes, self.extra_keys = own_hashes, extra_keys
         self.counts: Dict[str, int] = dict.fromkeys(
             ("lookups", "hit_requests", "hit_tokens", "late_lookups", "failed_lookups", "declined",
-             "asked_peers", "peer_blocks", "ordered_loads", "ordered_saves", "failed_blocks", "daemon_losses"), 0
+             "asked_peers", "peer_blocks", "ordered_loads", "ordered_saves", "failed_blocks",
+             "daemon_losses"), 0
         )
         self._infos: Tuple[PartInfo, ...] = ()  # of the first rank, by group
         self._all: List[PartInfo] = []
