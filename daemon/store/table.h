@@ -151,7 +151,7 @@ struct table_session {
 };
 
 enum extent_state {
-    EXTENT_FREE = 0,  /* nobody's */
+    EXTENT_FREE = 0,  /* nobody's: no session maps it, and it holds zeros */
     EXTENT_OWNED = 1, /* a tenant's; slot_bytes 0 until its first slot */
     EXTENT_TAIL = 2,  /* continues the block of a lower extent */
     EXTENT_LOST = 3,  /* its memory failed: never used again */
@@ -162,6 +162,11 @@ enum extent_state {
  * tenant before it is OWNED; slot_bytes changes only while every slot of the extent is FREE; the
  * tails of a large block are TAIL before the head has its span and then its slot_bytes, and lose
  * that in the opposite order. A tail that its head does not cover is an unfinished change.
+ *
+ * An extent leaves its tenant by one store of its state, FREE or LOST, when it is empty and no
+ * session maps it. Which extents are on their way to that, and who maps what, is not in the table: a
+ * later daemon finds them with their tenant, and has to take it that every session of the tenant
+ * that it finds, ended or not, may map all of them.
  */
 struct table_extent {
     uint32_t state;
