@@ -153,10 +153,6 @@ static uint32_t choose_one(const struct claimant *c)
         slots_look(c->slots, i, &e);
         if (heat(&e) >= least || !may_take(c, i, &e))
             continue;
-        /* An empty one of its own would have been taken already, unless the session did not map it.
-         */
-        if (e.tenant == c->cls->tenant && e.used == 0)
-            continue;
         best = i;
         least = heat(&e);
     }
@@ -223,7 +219,9 @@ uint32_t claim_choose(const struct tier_class *cls, enum tier_kind tier, uint64_
         .cap = claim_cap(store, cls->tenant, tier),
     };
 
-    if (span > slots_extents(c.slots))
+    /* What is free and only not mapped by who asked is no reason to take from others. */
+    if (span > slots_extents(c.slots) ||
+        slots_free_count(c.slots, cls->tenant, cls->slot_bytes) > 0)
         return TABLE_NONE;
     c.equal = equal_part(&c);
     own = own < now ? own : now;

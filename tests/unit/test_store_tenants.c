@@ -291,6 +291,22 @@ START_TEST(an_acknowledgement_that_crosses_the_notice)
 }
 END_TEST
 
+/* Who does not map what it has got does not get more of others'. */
+START_TEST(a_claimant_that_maps_nothing_takes_no_more)
+{
+    struct kit_owner *first = open_full(8), *second = worker_of("second");
+
+    for (uint32_t i = 0; i < 30; i++) {
+        ck_assert_uint_eq(try_put(second, 1000 + i, 1), 0);
+        run(100, &first, 1);
+    }
+    ck_assert_uint_eq(count_extents(second->tenant), 1);
+    kit_map_all(&kit, second);
+    ck_assert_uint_eq(try_put(second, 2000, 1), 1);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(what_is_unmapped_unasked_is_not_used)
 {
     struct kit_owner *first;
@@ -448,6 +464,7 @@ CHECK_MAIN_LOOPS("store/tenants", CHECK_LIFE_S, {a_tenant_that_comes_late_gets_a
                  {S15_a_worker_that_ended_in_the_middle_keeps_its_extents_until_it_is_gone, 0, 1},
                  {S15_a_stuck_reader_keeps_the_extent_that_it_reads, 0, 0},
                  {an_acknowledgement_that_crosses_the_notice, 0, 0},
+                 {a_claimant_that_maps_nothing_takes_no_more, 0, 0},
                  {what_is_unmapped_unasked_is_not_used, 0, 0},
                  {new_memory_that_is_not_to_be_had, 0, 1}, {nobody_has_more_than_its_share, 0, 0},
                  {extents_without_memory_are_not_used, 0, 0},
