@@ -211,6 +211,8 @@ kvc_status blocks_add_tagged(struct blocks *blocks, uint32_t tag, uint32_t part,
     block = blocks_get(blocks, new);
     if (!fresh)
         blocks->free = block->save;
+    if (blocks->free != BLOCK_NONE)
+        __builtin_prefetch(blocks_get(blocks, blocks->free), 1);
     *block = (struct block){
         .part = (uint16_t)part,
         .slot = {SLOT_NONE, SLOT_NONE},

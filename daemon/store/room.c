@@ -211,6 +211,21 @@ static bool evict(struct partition *giver, enum order order, const uint64_t *map
     return true;
 }
 
+/* Those that go next: each would be another wait for memory. */
+static void expect_victims(const struct store *store, const struct block *block)
+{
+    const struct block *next;
+    uint32_t id = block->link[TIER_GPU].next;
+
+    if (id == BLOCK_NONE)
+        return;
+    next = blocks_get(store->blocks, id);
+    __builtin_prefetch(store_record(store, TIER_GPU, next->slot[TIER_GPU]), 1);
+    id = next->link[TIER_GPU].next;
+    if (id != BLOCK_NONE)
+        __builtin_prefetch(blocks_get(store->blocks, id), 1);
+}
+
 /*
  * The coldest clean block of a partition makes way for another of the same, in the same slot. So
  * nobody has more or less than before; its part keeps the slot's bytes until room_name.
@@ -228,6 +243,7 @@ static bool take_over(struct partition *partition, const uint64_t *mapped, uint3
         slots_is_closed(store->slots[TIER_GPU], old))
         return false;
     store->stats.tier_evictions[TIER_GPU]++;
+    expect_victims(store, blocks_get(store->blocks, id));
     keep_take_clean(partition, id);
     record = store_record(store, TIER_GPU, old);
     store_set_state(store, record, SLOT_FREE);
