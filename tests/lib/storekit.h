@@ -122,6 +122,7 @@ void kit_tell(struct kit *kit, const struct kit_save *save, uint32_t chunk, kvc_
 /* The same for tests that make their own calls. */
 struct kit_copy *kit_copy(struct kit *kit, struct save *save,
                           const struct store_save_result *result);
+struct kit_copy *kit_take_copy(struct kit *kit);
 void kit_tell_copy(struct kit *kit, struct kit_copy *copy, uint32_t chunk, const uint64_t *cells,
                    kvc_status status);
 
@@ -153,6 +154,13 @@ int kit_abort(struct kit *kit, struct kit_save *save, bool never_all);
 /* How many keys of a save are in a state. */
 uint32_t kit_count(const struct kit_save *save, enum store_key state);
 
+/* What the daemon's copier does when all sessions have ended. */
+void kit_end_copies(struct kit *kit);
+
+/* What a block of this key holds. */
+void kit_fill(const struct kit *kit, uint32_t key, uint8_t *slot);
+uint64_t kit_checksum(const struct kit *kit, const uint8_t *slot);
+
 /* The worker's copies of a chunk, and its word. */
 void kit_write(struct kit *kit, const struct kit_save *save, uint32_t chunk);
 void kit_word(struct kit *kit, const struct kit_owner *owner, uint32_t word, uint64_t number);
@@ -172,6 +180,8 @@ uint32_t kit_probe(struct kit *kit, struct kit_owner *owner, uint32_t first, uin
 bool kit_has(struct kit *kit, uint32_t key);
 bool kit_in_tier(struct kit *kit, uint32_t key, enum tier_kind tier);
 void kit_release(struct kit *kit, struct kit_owner *owner, uint64_t lease);
+/* A store with as many slots in both tiers, whose worker has published keys 0 .. blocks - 1. */
+struct kit_owner *kit_open_with(struct kit *kit, uint32_t slots, uint32_t blocks);
 
 /* Opens a load of a lease's blocks, which are keys first .. first + count - 1 of the lease. */
 void kit_load(struct kit *kit, struct kit_owner *owner, uint64_t lease, uint32_t from,
