@@ -11,9 +11,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define PACE_PACKET_US 5000u /* a malformed packet */
-#define PACE_FD_US     50u   /* a descriptor with a request that was refused */
-#define PACE_FREE_US   25000u
+#define PACE_PACKET_US 10000u /* a malformed packet */
+#define PACE_FD_US     100u   /* a descriptor with a request that was refused */
+#define PACE_FREE_US   30000u
 #define PACE_MOST_US   1000000u /* nobody waits longer */
 /* Connections that a process may have that has used up half of what is free. */
 #define PACE_CONNECTIONS 16u

@@ -220,4 +220,4 @@ START_TEST(F39_a_neighbour_is_served)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("wire/hostile_neighbour", CHECK_LIFE_S, {F39_a_neighbour_is_served, 0, 4})
+CHECK_MAIN_LOOPS("wire/hostile_neighbour", CHECK_LONG_S, {F39_a_neighbour_is_served, 0, 4})
