@@ -90,6 +90,7 @@ static void connection_ended(void *arg)
     log_debug("api", "disconnected pid=%d session=%llu", (int)process_pid(s->process),
               (unsigned long long)(s->owner != NULL ? owner_id(s->owner) : 0));
     if (s->state == SESSION_NEW) {
+        connection_was_silent(&s->api->hub, process_pid(s->process), process_uid(s->process));
         session_free(s);
         return;
     }
@@ -132,30 +133,36 @@ static kvc_status open_process(struct api *api, int sock, struct session *s)
     return status;
 }
 
-/* Who opens connections without end, or without HELLO, leaves descriptors for other users. */
-static bool is_one_too_many(const struct session *s)
+/*
+ * Who opens connections without end, or without HELLO, leaves descriptors for other users. Asked
+ * first of all: who is refused costs next to nothing.
+ */
+static bool is_one_too_many(const struct api *api, const struct ucred *peer)
 {
-    const pid_t pid = process_pid(s->process);
-    const uid_t uid = process_uid(s->process);
     const struct session *other;
     uint32_t users = 0, own = 0;
 
-    list_for_each(other, &s->api->sessions, link) {
-        const bool same = other->connection != NULL && process_uid(other->process) == uid;
+    list_for_each(other, &api->sessions, link) {
+        const bool same = other->connection != NULL && process_uid(other->process) == peer->uid;
 
         users += same;
-        own += same && process_pid(other->process) == pid;
+        own += same && process_pid(other->process) == peer->pid;
     }
     return users >= KVC_TENANT_SESSIONS_MAX ||
-           (own >= PACE_CONNECTIONS && pace_is_suspect(&s->api->hub.pace, pid, uid));
+           (own >= PACE_CONNECTIONS && pace_is_suspect(&api->hub.pace, peer->pid, peer->uid));
 }
 
 void session_accept(void *arg, int sock)
 {
     struct api *api = arg;
-    struct session *s = mem_zalloc(sizeof(*s));
-    kvc_status status = KVC_E_NO_MEMORY;
+    struct session *s = NULL;
+    kvc_status status = KVC_E_LIMIT;
+    struct ucred peer;
 
+    if (process_peer(sock, &peer) && is_one_too_many(api, &peer))
+        goto refuse;
+    status = KVC_E_NO_MEMORY;
+    s = mem_zalloc(sizeof(*s));
     if (s == NULL)
         goto refuse;
     s->api = api;
@@ -171,10 +178,6 @@ void session_accept(void *arg, int sock)
     status = open_process(api, sock, s);
     if (status != KVC_OK)
         goto free_session;
-    if (is_one_too_many(s)) {
-        status = KVC_E_LIMIT;
-        goto close_process;
-    }
     status = connection_open(&api->hub, sock, &events, s, &s->connection);
     if (status != KVC_OK)
         goto close_process;

@@ -292,6 +292,11 @@ void connection_in_vain(struct connection *c, uint32_t n_fds)
     pace_charge(&c->hub->pace, c->pid, c->uid, (uint64_t)n_fds * PACE_FD_US);
 }
 
+void connection_was_silent(struct connection_hub *hub, pid_t pid, uid_t uid)
+{
+    pace_charge(&hub->pace, pid, uid, PACE_SILENT_US);
+}
+
 /* Handles one packet; what it cost in packets, or 0 when there is none now, or no more. */
 static uint32_t receive(struct connection *c)
 {

@@ -80,6 +80,8 @@ void connection_finish(struct connection *connection);
 
 /* A request that was refused brought so many descriptors. */
 void connection_in_vain(struct connection *connection, uint32_t n_fds);
+/* It has ended, and nothing was said. */
+void connection_was_silent(struct connection_hub *hub, pid_t pid, uid_t uid);
 /* Before the first packet: for the log, and for what its process has done. */
 void connection_set_peer(struct connection *connection, pid_t pid, uid_t uid);
 

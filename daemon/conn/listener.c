@@ -16,7 +16,7 @@
  * One connection a wake, so that those which have been let in wait for no more than that, and so
  * many within a millisecond: who connects without end gets a part of the loop's time and not all.
  */
-#define ACCEPTS_PER_TICK 5u
+#define ACCEPTS_PER_TICK 10u
 #define TICK_MS          1u
 /* How long descriptors may be short without anybody telling; see listener_retry. */
 #define PAUSE_MS 100

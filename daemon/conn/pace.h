@@ -1,8 +1,8 @@
 /*
- * Who breaks the rules waits: a malformed packet, or descriptors that nobody asked for, cost the
- * process that sent them a while in which none of its connections is read. What it may do at once
- * is enough for every mistake that an honest program makes, and without end it gets a small part of
- * the loop's time.
+ * Who breaks the rules waits: a malformed packet, descriptors that nobody asked for, and a
+ * connection that ends before HELLO cost the process a while in which none of its connections is
+ * read. What it may do at once is enough for every mistake that an honest program makes, and
+ * without end it gets a small part of the loop's time.
  */
 #ifndef KVC_CONN_PACE_H
 #define KVC_CONN_PACE_H
@@ -13,6 +13,7 @@
 
 #define PACE_PACKET_US 10000u /* a malformed packet */
 #define PACE_FD_US     100u   /* a descriptor with a request that was refused */
+#define PACE_SILENT_US 1000u  /* a connection without HELLO */
 #define PACE_FREE_US   30000u
 #define PACE_MOST_US   1000000u /* nobody waits longer */
 /* Connections that a process may have that has used up half of what is free. */

@@ -123,18 +123,24 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
     p->cb(p->arg);
 }
 
+bool process_peer(int sock, struct ucred *peer)
+{
+    socklen_t len = sizeof(*peer);
+
+    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, peer, &len) == 0;
+}
+
 kvc_status process_open(uv_loop_t *loop, int sock, process_gone_cb *gone, void *arg,
                         struct process **process)
 {
     struct process *p = mem_zalloc(sizeof(*p));
-    socklen_t len = sizeof(p->cred);
     kvc_status status;
 
     if (p == NULL)
         return KVC_E_NO_MEMORY;
     p->cb = gone;
     p->arg = arg;
-    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &p->cred, &len) < 0) {
+    if (!process_peer(sock, &p->cred)) {
         status = KVC_E_SYSTEM;
         goto free_process;
     }

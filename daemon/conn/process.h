@@ -9,11 +9,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/socket.h>
 #include <uv.h>
 
 #include "proto/status.h"
 
 struct process;
+
+/* Who connected; false when the system does not say. */
+bool process_peer(int sock, struct ucred *peer);
 
 /* Called once, when the process has ended (it need not be reaped yet). */
 typedef void process_gone_cb(void *arg);

@@ -371,6 +371,32 @@ START_TEST(S42_flush_pin_and_namespaces)
 END_TEST
 
 // Who has how much of the tiers, and of which slot size.
+/* A descriptor that a client has sent, and whose close does not end. */
+START_TEST(F4_status_shows_what_does_not_close)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct wire_packet packet = {.type = WIRE_PING + 0x1000, .seq = 5, .n_fds = 1};
+    int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
+    json_t *root;
+
+    daemon_log_expect(d, "closing a descriptor takes long");
+    daemon_fault_arm(d, "closer.stuck", 0, UINT32_MAX);
+    packet.fds[0] = 0;
+    ck_assert_int_eq(wire_send(sock, &packet), WIRE_OK);
+    wait_for(daemon_log_count(d, "closing a descriptor takes long") == 1, RUN_MS);
+    ck_assert_int_eq(RUN("status", "--json", "--socket", daemon_socket(d)), 0);
+    root = json_of("out");
+    ck_assert_int_ge(number(root, "stuck_fds"), 1);
+    ck_assert_int_eq(number(root, "left_open_fds"), 0);
+    json_decref(root);
+    ck_assert_int_eq(RUN("status", "--socket", daemon_socket(d)), 0);
+    ck_assert_ptr_nonnull(strstr(text_of("out"), " do not close, "));
+    daemon_fault_off(d, "closer.stuck");
+    close(sock);
+    daemon_stop(d);
+}
+END_TEST
+
 START_TEST(S24_status_shows_extents)
 {
     struct daemon *d = daemon_start(NULL);
@@ -734,8 +760,8 @@ END_TEST
 CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_version,
            what_is_mistyped_is_refused_with_what_was_meant, every_command_has_its_help,
            without_a_daemon_it_fails_with_1, status_has_its_fields, S42_flush_pin_and_namespaces,
-           a_quota_is_set_and_shown, S24_status_shows_extents, S15_status_shows_the_quarantine,
-           ping_and_clients, replay_reports_what_it_did,
+           a_quota_is_set_and_shown, F4_status_shows_what_does_not_close, S24_status_shows_extents,
+           S15_status_shows_the_quarantine, ping_and_clients, replay_reports_what_it_did,
            replay_with_a_private_daemon_leaves_nothing, replay_of_bad_lines,
            replay_can_be_interrupted, replay_that_is_killed_leaves_nothing,
            bench_can_be_interrupted, replay_whose_output_nobody_reads,
