@@ -43,7 +43,8 @@ pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null || echo $(addprefix -l,$
 # library itself is found at run time. `make UCX=` does without.
 has_header = $(wildcard $(DEPS:%=%/usr/include/$(1)) /usr/include/$(1) /usr/local/include/$(1))
 UCX       ?= $(and $(call has_header,ucp/api/ucp.h),$(call has_header,nettle/hmac.h),yes)
-PEER_PKGS := $(if $(UCX),nettle)
+DIRECTORY ?= $(and $(UCX),$(call has_header,hiredis/async.h),yes)
+PEER_PKGS := $(if $(UCX),nettle) $(if $(DIRECTORY),hiredis)
 
 DAEMON_PKGS := libuv libprotobuf-c libxxhash inih $(PEER_PKGS)
 CLIENT_PKGS := libprotobuf-c libxxhash
@@ -56,7 +57,7 @@ WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes
 # Everything is position independent with hidden symbols: one object serves the daemon, the static
 # and the shared library, and what the library exports is what is marked for it.
 COMPILE_FLAGS = -D_GNU_SOURCE -DKVC_IN_TREE=1 -DKVC_BUILD_VERSION='"$(VERSION)"' \
-                $(if $(UCX),-DKVC_UCX=1) \
+                $(if $(UCX),-DKVC_UCX=1) $(if $(DIRECTORY),-DKVC_DIRECTORY=1) \
                 -I. -isystem build/gen $(DEPS_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS) \
                 -std=gnu11 -g -fPIC -fvisibility=hidden -pthread -MD -MP
 LINK_FLAGS    = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(DEPS_LINK) $(LDFLAGS)

@@ -46,6 +46,8 @@ struct config {
     char peers[CONFIG_TEXT_MAX], peer_listen[CONFIG_TEXT_MAX], peer_secret_file[CONFIG_TEXT_MAX];
     char peer_tenant[CONFIG_TEXT_MAX];
     uint64_t transfer; /* enum peers_transfer */
+    char directory[CONFIG_TEXT_MAX];
+    uint64_t directory_ms;
     uint64_t peer_silence_ms, peer_bytes, peers_bytes;
     uint8_t origins[CONFIG_ROWS_MAX];
 };

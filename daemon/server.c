@@ -308,6 +308,8 @@ static int open_peers(struct server *s, uint64_t boot_epoch)
         .listen = c->peer_listen,
         .secret_file = c->peer_secret_file,
         .tenant = c->peer_tenant,
+        .directory = c->directory,
+        .directory_ms = (uint32_t)c->directory_ms,
         .transfer = (enum peers_transfer)c->transfer,
         .silence_ms = (uint32_t)c->peer_silence_ms,
         .bytes_each = c->peer_bytes,

@@ -66,6 +66,14 @@ static void on_extents(void *ctx, struct owner *owner, const uint32_t *withdrawn
     layout_extents(owner_user(owner), withdrawn, n, granted);
 }
 
+static void on_block(void *ctx, uint32_t part, const uint8_t *key, bool here)
+{
+    const struct api *api = ctx;
+
+    if (api->peers != NULL)
+        peers_note(api->peers, part, key, here);
+}
+
 struct store_events api_store_events(struct api *api)
 {
     return (struct store_events){
@@ -73,6 +81,7 @@ struct store_events api_store_events(struct api *api)
         .save_done = on_save_done,
         .room = on_room,
         .owner_free = on_owner_free,
+        .block = on_block,
         .extents = on_extents,
     };
 }

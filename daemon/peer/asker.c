@@ -277,7 +277,7 @@ const struct link_events peer_events = {on_ready, on_open, on_message, on_ended}
 
 /* Life. */
 
-kvc_status peer_add(struct peers *peers, const char *host, const char *port)
+kvc_status peer_add(struct peers *peers, const char *host, const char *port, bool hinted)
 {
     struct peer *peer = mem_zalloc(sizeof(*peer));
     kvc_status status;
@@ -290,6 +290,7 @@ kvc_status peer_add(struct peers *peers, const char *host, const char *port)
         return status;
     }
     peer->peers = peers;
+    peer->hinted = hinted;
     snprintf(peer->host, sizeof(peer->host), "%s", host);
     snprintf(peer->port, sizeof(peer->port), "%s", port);
     snprintf(peer->name, sizeof(peer->name), strchr(host, ':') ? "[%.48s]:%s" : "%.50s:%s", host,

@@ -74,6 +74,7 @@ struct fetch {
     struct fetch_chunk *chunks;
     uint64_t *cells; /* of assigned blocks */
     bool lost;       /* a batch of this round has failed */
+    uint64_t hint;   /* number of what the directory is asked; 0: nothing */
     bool dropping;
 };
 
@@ -227,6 +228,36 @@ static void ask_peer(struct fetch *f, struct peer *peer)
     }
 }
 
+static bool can_ask(const struct fetch *f, const struct peer *peer)
+{
+    return peer->state == PEER_OPEN && peer->control->state == LINK_OPEN && !is_excluded(f, peer) &&
+           f->n_offers < PEERS_MAX;
+}
+
+/* Which of those that it knows have any of the keys that are missing. */
+static void ask_directory(struct fetch *f)
+{
+#ifdef KVC_DIRECTORY
+    const char *names[PEERS_MAX];
+    const struct peer *peer;
+    uint32_t n = 0;
+
+    list_for_each(peer, &f->peers->list, link)
+        if (peer->hinted && can_ask(f, peer))
+            names[n++] = peer->name;
+    if (f->peers->directory != NULL &&
+        directory_ask(f->peers->directory, f->peers->next_id + 1, f->parts[0].part,
+                      f->parts[0].keys + (size_t)f->base * KVC_KEY_BYTES, f->n_keys - f->base,
+                      names, n))
+        f->hint = ++f->peers->next_id;
+#else
+    (void)f;
+#endif
+}
+
+static bool is_decided(const struct fetch *f, uint64_t now);
+static void decide(struct fetch *f);
+
 /* Asks every peer that has not failed; false: there is none. */
 static bool ask(struct fetch *f)
 {
@@ -236,9 +267,33 @@ static bool ask(struct fetch *f)
     f->asked_us = clock_now_us();
     f->lost = false;
     list_for_each(peer, &f->peers->list, link)
-        if (peer->state == PEER_OPEN && peer->control->state == LINK_OPEN && !is_excluded(f, peer))
+        if (can_ask(f, peer) && !peer->hinted)
             ask_peer(f, peer);
-    return f->n_offers > 0;
+    f->hint = 0;
+    ask_directory(f);
+    return f->n_offers > 0 || f->hint != 0;
+}
+
+/* Peers that the directory has are asked only if it says that they have something. */
+void fetch_hint(struct peers *peers, uint64_t number, const char *const *names, uint32_t n)
+{
+    struct fetch *f;
+    struct peer *peer;
+
+    list_for_each(f, &peers->fetches, link) {
+        if (f->hint != number)
+            continue;
+        f->hint = 0;
+        if (f->state != FETCH_ASKING)
+            return;
+        list_for_each(peer, &peers->list, link)
+            for (uint32_t i = 0; i < n; i++)
+                if (peer->hinted && can_ask(f, peer) && strcmp(peer->name, names[i]) == 0)
+                    ask_peer(f, peer);
+        if (is_decided(f, clock_now_us()))
+            decide(f);
+        return;
+    }
 }
 
 /* Sharing out. */
@@ -469,6 +524,8 @@ static void decide(struct fetch *f)
 /* One slow peer does not hold up what others have. */
 static bool is_decided(const struct fetch *f, uint64_t now)
 {
+    if (f->hint != 0 && now < f->asked_us + f->patience_us)
+        return false;
     for (uint32_t i = 0; i < f->n_offers; i++) {
         const struct offer *o = &f->offers[i];
 

@@ -43,6 +43,11 @@ void peers_drop(struct fetch *fetch)
     (void)fetch;
 }
 
+void peers_note(struct peers *peers, uint32_t part, const uint8_t *key, bool here)
+{
+    (void)peers, (void)part, (void)key, (void)here;
+}
+
 bool peers_row(const struct peers *peers, uint32_t i, struct peers_row *row)
 {
     (void)peers, (void)i, (void)row;

@@ -35,6 +35,8 @@ struct peers_config {
     uint64_t boot_epoch;
     /* As the settings have them; "none" where there is nothing. */
     const char *list, *listen, *secret_file, *tenant;
+    const char *directory; /* host:port of a Redis or Valkey */
+    uint32_t directory_ms; /* what this node has said there lasts so long without it */
     enum peers_transfer transfer;
     uint32_t silence_ms;            /* a peer that says nothing for this long is dead */
     uint64_t bytes_each, bytes_all; /* in flight to this daemon */
@@ -73,6 +75,9 @@ kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
                        peers_fetched_cb *fetched, void *arg, struct fetch **fetch);
 /* It is not wanted any more; what is on its way still becomes a block. */
 void peers_drop(struct fetch *fetch);
+
+/* A key of a part is here from now on, or no longer: for the directory, if there is one. */
+void peers_note(struct peers *peers, uint32_t part, const uint8_t *key, bool here);
 
 /* For people. */
 

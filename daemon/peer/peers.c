@@ -337,7 +337,7 @@ static kvc_status add_all(struct peers *peers, char *why, size_t size)
             return explain(why, size, KVC_E_INVALID, "peers: \"%.80s\" is not host:port", word);
         if (peers->n_peers == PEERS_MAX)
             return explain(why, size, KVC_E_LIMIT, "peers: more than %u", PEERS_MAX);
-        status = peer_add(peers, host, port);
+        status = peer_add(peers, host, port, false);
         if (status != KVC_OK)
             return explain(why, size, status, "peers: %s: %s", word, kvc_status_text(status));
     }
@@ -381,6 +381,64 @@ static kvc_status read_secret(struct peers *peers, char *why, size_t size)
     if (!secret_read(peers->config.secret_file, &peers->secret, why, size))
         return KVC_E_INVALID;
     return KVC_OK;
+}
+
+/* A node that the directory has. One that was named in the settings stays what it is. */
+#ifdef KVC_DIRECTORY
+static void node_cb(struct peers *peers, const char *name)
+{
+    char host[PEER_NAME_MAX], port[8];
+    const struct peer *peer;
+
+    if (peers->stopping || !split_address(name, host, port) || peers->n_peers == PEERS_MAX)
+        return;
+    list_for_each(peer, &peers->list, link)
+        if (strcmp(peer->host, host) == 0 && strcmp(peer->port, port) == 0)
+            return;
+    log_info("peer", "the directory has a peer name=%s", name);
+    if (peer_add(peers, host, port, true) != KVC_OK)
+        log_warn("peer", "no memory for a peer name=%s", name);
+}
+#endif
+
+static kvc_status open_directory(struct peers *peers, char *why, size_t size)
+{
+    if (is_none(peers->config.directory))
+        return KVC_OK;
+    if (!split_address(peers->config.directory, peers->directory_host, peers->directory_port))
+        return explain(why, size, KVC_E_INVALID, "directory: \"%.80s\" is not host:port",
+                       peers->config.directory);
+    if (is_none(peers->config.listen))
+        return explain(why, size, KVC_E_INVALID,
+                       "directory: a daemon that is in it needs peer-listen");
+#ifdef KVC_DIRECTORY
+    const struct directory_config config = {
+        .peers = peers,
+        .host = peers->directory_host,
+        .port = peers->directory_port,
+        .name = peers->config.listen,
+        .ttl_ms = peers->config.directory_ms,
+        .node = node_cb,
+        .hint = fetch_hint,
+    };
+    kvc_status status = directory_create(&config, &peers->directory);
+
+    return status == KVC_OK ? status
+                            : explain(why, size, status, "directory: %s", kvc_status_text(status));
+#else
+    return explain(why, size, KVC_E_UNSUPPORTED,
+                   "directory: this build has none; hiredis (Debian: libhiredis-dev) was absent");
+#endif
+}
+
+void peers_note(struct peers *peers, uint32_t part, const uint8_t *key, bool here)
+{
+#ifdef KVC_DIRECTORY
+    if (peers->directory != NULL)
+        directory_note(peers->directory, part, key, here);
+#else
+    (void)peers, (void)part, (void)key, (void)here;
+#endif
 }
 
 static void tick_cb(uv_timer_t *timer)
@@ -455,6 +513,8 @@ kvc_status peers_create(const struct peers_config *config, char *why, size_t siz
         status = add_all(peers, why, size);
     if (status == KVC_OK)
         status = listen_at(peers, why, size);
+    if (status == KVC_OK)
+        status = open_directory(peers, why, size);
     if (status != KVC_OK) {
         peers_stop(peers);
         *ret = peers; /* to be destroyed when nothing of it is left */
@@ -487,6 +547,10 @@ void peers_stop(struct peers *peers)
     peers->stopping = true;
     uv_close((uv_handle_t *)&peers->listener, listener_closed_cb);
     uv_close((uv_handle_t *)&peers->tick, tick_closed_cb);
+#ifdef KVC_DIRECTORY
+    if (peers->directory != NULL)
+        directory_stop(peers->directory);
+#endif
     list_for_each(peer, &peers->list, link)
         peer_stop(peer);
     list_for_each(guest, &peers->guests, link)
@@ -523,6 +587,9 @@ uint32_t peers_count(const struct peers *peers)
 
     list_for_each(peer, &peers->list, link)
         n += peer->state != PEER_STOPPED;
+#ifdef KVC_DIRECTORY
+    n += peers->directory != NULL && directory_is_busy(peers->directory);
+#endif
     if (n == 0 && peers->stopping && (peers->ask != NULL || peers->serve != NULL)) {
         close_workers((struct peers *)peers);
         n = peers->workers;
@@ -538,6 +605,9 @@ void peers_destroy(struct peers *peers)
     if (peers == NULL)
         return;
     assert(peers->handles == 0 && peers->workers == 0);
+#ifdef KVC_DIRECTORY
+    directory_destroy(peers->directory);
+#endif
     while ((peer = list_first(&peers->list, struct peer, link)) != NULL)
         peer_free(peer);
     while ((filler = list_first(&peers->fillers, struct filler, link)) != NULL) {

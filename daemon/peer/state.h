@@ -3,6 +3,7 @@
 #define KVC_PEER_STATE_H
 
 #include "daemon/base/list.h"
+#include "daemon/peer/directory.h"
 #include "daemon/peer/link.h"
 #include "daemon/peer/peer.h"
 #include "daemon/peer/plan.h"
@@ -59,6 +60,7 @@ struct peer {
     struct list link; /* peers::list */
     struct peers *peers;
     enum peer_state state;
+    bool hinted; /* known by the directory: asked only for what that says it has */
     char name[PEER_NAME_MAX], host[PEER_NAME_MAX], port[8];
     uv_timer_t timer; /* the next attempt; or the next look whether it lives */
     uv_getaddrinfo_t resolving;
@@ -111,6 +113,8 @@ struct peers {
     uint32_t handles; /* that are open: listener, tick */
     uint32_t workers; /* of ask and serve, that are open */
     bool stopping, listening;
+    struct directory *directory; /* NULL: there is none */
+    char directory_host[PEER_NAME_MAX], directory_port[8];
     uint32_t tenant;
     struct list list, guests, fillers, fetches, shapes;
     uint32_t n_peers, n_guests, n_fetches, n_batches, n_services;
@@ -145,7 +149,7 @@ bool peers_admit(const struct peers *peers, const struct sockaddr_storage *addre
 void peers_tick_soon(struct peers *peers);
 
 /* asker.c */
-kvc_status peer_add(struct peers *peers, const char *host, const char *port);
+kvc_status peer_add(struct peers *peers, const char *host, const char *port, bool hinted);
 void peer_stop(struct peer *peer);
 void peer_look(struct peer *peer, uint64_t now); /* whether it lives */
 void peer_free(struct peer *peer);
@@ -200,6 +204,7 @@ void fetch_peer_lost(struct peer *peer);
 void fetch_batch_ended(struct fetch *fetch, struct peer *peer, uint32_t chunk,
                        const struct batch_block *blocks, uint32_t n, const uint64_t *cells,
                        kvc_status status);
+directory_hint_cb fetch_hint;
 void fetch_look_all(struct peers *peers, uint64_t now);
 void fetch_stop_all(struct peers *peers);
 

@@ -217,6 +217,15 @@ void keep_moved(struct store *store, uint32_t id, bool copied, enum tier_kind ti
         settle(store, id, false);
 }
 
+static void tell(const struct store *store, const struct block *block, uint32_t id, bool here)
+{
+    enum tier_kind tier = block->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
+
+    if (store->config.events.block)
+        store->config.events.block(store->config.events.ctx, block->part,
+                                   blocks_record(store->blocks, id, tier)->key, here);
+}
+
 void keep_publish(struct store *store, uint32_t id)
 {
     struct block *block = blocks_get(store->blocks, id);
@@ -227,6 +236,7 @@ void keep_publish(struct store *store, uint32_t id)
     block->save = 0;
     stamp(store, block);
     store_set_state(store, store_record(store, tier, block->slot[tier]), SLOT_READY);
+    tell(store, block, id, true);
     settle(store, id, true);
 }
 
@@ -273,6 +283,7 @@ void keep_doom(struct store *store, uint32_t id)
     assert(block->state == BLOCK_READY);
     if (block->leases > 0)
         count_leased(store, block, -1);
+    tell(store, block, id, false);
     blocks_unlink(store->blocks, id);
     block->state = BLOCK_DOOMED;
     settle(store, id, false);

@@ -79,6 +79,11 @@ struct store_events {
      */
     void (*extents)(void *ctx, struct owner *owner, const uint32_t *withdrawn, uint32_t n,
                     bool granted);
+    /*
+     * A key of a part is found by lookups from now on, or no longer. NULL is fine. Unlike the others
+     * it comes from inside calls, and must not call the store.
+     */
+    void (*block)(void *ctx, uint32_t part, const uint8_t *key, bool here);
 };
 
 /* What may change while the store works. */

@@ -54,7 +54,7 @@ static bool is_lost(uint32_t i)
 static void kill_source(void)
 {
     kvc_close(a.client);
-    a = (struct engine){.memory = a.memory};
+    a = (struct engine){.memory = a.memory, .fd = -1};
     daemon_kill(p.daemons[0]);
     p.daemons[0] = NULL;
 }
@@ -206,7 +206,7 @@ START_TEST(T15_a_source_that_starts_again_is_another)
     daemon_restart_killed(p.daemons[0]);
     wait_for(!is_lost(0) && pair_row(asker(), "serves", 0).epoch > epoch, 2 * MS);
     ck_assert_uint_eq(engine_lookup_all(&b, 5000, 10), 0);
-    a = (struct engine){0};
+    a = (struct engine){.fd = -1};
     engine_open(&a, daemon_socket(p.daemons[0]));
     engine_put(&a, 5000, 10);
     engine_verify_all(&b, 5000, 10);
@@ -224,7 +224,7 @@ START_TEST(T14_an_asker_that_dies_leaves_nothing_at_the_source)
     if (_i == 0)
         wait_for(daemon_fault_fired(p.daemons[0], "peer.pack_late") > 0, MS);
     kvc_close(b.client);
-    b = (struct engine){.memory = b.memory};
+    b = (struct engine){.memory = b.memory, .fd = -1};
     daemon_kill(p.daemons[1]);
     p.daemons[1] = NULL;
     daemon_fault_off(p.daemons[0], "*");

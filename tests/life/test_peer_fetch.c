@@ -293,6 +293,7 @@ START_TEST(a_fetch_is_declined)
     engine_put(&a, 100, 256);
     daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
     ck_assert_int_eq(engine_try_lookup(&b, 100, 256), KVC_OK);
+    wait_for(pair_row(p.daemons[0], "asks", 0).running == 2, MS);
     ck_assert_int_eq(kvc_decline(b.client, b.lease.fetch), KVC_OK);
     ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, 0, &blocks), KVC_E_UNKNOWN);
     ck_assert_int_eq(kvc_remote(b.client, 0, 0, &blocks), KVC_OK);

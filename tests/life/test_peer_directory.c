@@ -1,0 +1,255 @@
+/* Daemons that find each other, and who has what, in a directory: a redis-server of the test's. */
+#include <hiredis/hiredis.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/lib/check_main.h"
+#include "tests/lib/engine.h"
+#include "tests/lib/pair.h"
+#include "tests/lib/wait.h"
+
+#define MS 8000
+
+static int port;
+static pid_t redis;
+static redisContext *client;
+static struct daemon *d[2];
+static char listens[2][32], directory[32];
+static struct engine a, b;
+
+static bool redis_answers(void)
+{
+    client = redisConnect("127.0.0.1", port);
+    if (client != NULL && client->err == 0)
+        return true;
+    redisFree(client);
+    client = NULL;
+    return false;
+}
+
+/* false: there is none on this machine. */
+static bool redis_start(void)
+{
+    char text[16];
+
+    if (access("/usr/bin/redis-server", X_OK) < 0)
+        return false;
+    snprintf(text, sizeof(text), "%d", port);
+    redis = fork();
+    ck_assert_int_ge(redis, 0);
+    if (redis == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        freopen("/dev/null", "w", stdout);
+        execl("/usr/bin/redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1",
+              "--save", "", "--appendonly", "no", NULL);
+        _exit(127);
+    }
+    wait_for(redis_answers(), MS);
+    return true;
+}
+
+static void redis_end(void)
+{
+    redisFree(client);
+    client = NULL;
+    kill(redis, SIGKILL);
+    waitpid(redis, NULL, 0);
+}
+
+static struct daemon *start(int i)
+{
+    snprintf(listens[i], sizeof(listens[i]), "127.0.0.1:%d", pair_port());
+    return daemon_start((const char *[]){"--peer-listen", listens[i], "--directory", directory,
+                                         "--directory-time", "1500ms", NULL});
+}
+
+static bool linked(void)
+{
+    return daemon_log_count(d[0], "peer open") > 0 && daemon_log_count(d[1], "peer open") > 0;
+}
+
+/* false: the test is to be skipped. */
+static bool begin(void)
+{
+    port = pair_port();
+    if (!redis_start())
+        return false;
+    snprintf(directory, sizeof(directory), "127.0.0.1:%d", port);
+    for (int i = 0; i < 2; i++)
+        d[i] = start(i);
+    wait_for(linked(), MS);
+    engine_open(&a, daemon_socket(d[0]));
+    engine_open_with_peers(&b, daemon_socket(d[1]), 2000);
+    return true;
+}
+
+static void end(void)
+{
+    engine_close(&a);
+    engine_close(&b);
+    for (int i = 0; i < 2; i++)
+        if (d[i] != NULL)
+            daemon_stop(d[i]);
+    redis_end();
+}
+
+/* How many keys a node says that it has, in all of its sets. */
+static long long count_keys(int node)
+{
+    redisReply *sets = redisCommand(client, "KEYS kvcached:keys:%s:*", listens[node]);
+    long long n = 0;
+
+    ck_assert_ptr_nonnull(sets);
+    for (size_t i = 0; i < sets->elements; i++) {
+        redisReply *count = redisCommand(client, "SCARD %s", sets->element[i]->str);
+
+        n += count->type == REDIS_REPLY_INTEGER ? count->integer : 0;
+        freeReplyObject(count);
+    }
+    freeReplyObject(sets);
+    return n;
+}
+
+#define BEGIN()                                                                                    \
+    if (!begin())                                                                                  \
+        TEST_SKIP("no redis-server");
+
+START_TEST(T17_daemons_find_each_other_by_the_directory)
+{
+    BEGIN();
+    engine_put(&a, 100, 100);
+    wait_for(count_keys(0) == 100, MS);
+    engine_verify_all(&b, 100, 100);
+    /* What was fetched is said, too. */
+    wait_for(count_keys(1) == 100, MS);
+    /* Nobody has these, so nobody is asked. */
+    ck_assert_uint_eq(engine_lookup_all(&b, 5000, 10), 0);
+    end();
+}
+END_TEST
+
+START_TEST(T17_a_stale_hint_is_a_miss)
+{
+    redisReply *sets, *reply;
+    uint32_t number = 777;
+    uint8_t key[KVC_KEY_BYTES];
+
+    BEGIN();
+    engine_put(&a, 100, 10);
+    wait_for(count_keys(0) == 10, MS);
+    sets = redisCommand(client, "KEYS kvcached:keys:%s:*", listens[0]);
+    ck_assert_uint_eq(sets->elements, 1);
+    kvc_key(&number, sizeof(number), key);
+    reply = redisCommand(client, "SADD %s %b", sets->element[0]->str, key, sizeof(key));
+    freeReplyObject(reply);
+    freeReplyObject(sets);
+    ck_assert_uint_eq(engine_lookup_all(&b, 777, 1), 0);
+    engine_verify_all(&b, 100, 10);
+    end();
+}
+END_TEST
+
+START_TEST(T17_what_a_dead_node_had_vanishes)
+{
+    BEGIN();
+    engine_put(&a, 100, 10);
+    wait_for(count_keys(0) == 10, MS);
+    kvc_close(a.client);
+    a = (struct engine){.memory = a.memory, .fd = -1};
+    daemon_kill(d[0]);
+    d[0] = NULL;
+    wait_for(count_keys(0) == 0, MS);
+    ck_assert_uint_eq(engine_lookup_all(&b, 100, 10), 0);
+    engine_put(&b, 100, 10);
+    end();
+}
+END_TEST
+
+START_TEST(T17_who_stops_takes_back_what_it_said)
+{
+    BEGIN();
+    engine_put(&a, 100, 10);
+    wait_for(count_keys(0) == 10, MS);
+    engine_close(&a);
+    daemon_stop(d[0]);
+    d[0] = NULL;
+    ck_assert_int_eq(count_keys(0), 0);
+    end();
+}
+END_TEST
+
+START_TEST(T18_what_is_dropped_leaves_the_directory)
+{
+    BEGIN();
+    engine_put(&a, 100, 50);
+    wait_for(count_keys(0) == 50, MS);
+    ck_assert_int_eq(kvc_flush(a.client, a.part, NULL), KVC_OK);
+    engine_put(&a, 1000, 5);
+    /* In one order: when the new ones are there, the old ones are gone. */
+    wait_for(count_keys(0) == 5, MS);
+    /* Evicted ones, too: both tiers together have room for less than that. */
+    for (uint32_t i = 0; i < 20; i++)
+        engine_put_some(&a, 10000 + 400 * i, 400);
+    wait_for((uint64_t)count_keys(0) == engine_stats(a.client).blocks, MS);
+    end();
+}
+END_TEST
+
+START_TEST(T18_a_directory_that_is_down_costs_remote_hits_and_no_more)
+{
+    struct timespec before, after;
+
+    BEGIN();
+    daemon_log_allow(d[0], "directory lost");
+    daemon_log_allow(d[1], "directory lost");
+    engine_put(&a, 100, 20);
+    wait_for(count_keys(0) == 20, MS);
+    redis_end();
+    wait_for(daemon_log_count(d[0], "directory lost") > 0 &&
+                 daemon_log_count(d[1], "directory lost") > 0,
+             MS);
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    ck_assert_uint_eq(engine_lookup_all(&b, 100, 20), 0);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    ck_assert_int_le(after.tv_sec - before.tv_sec, 1);
+    /* Both go on; what comes and goes meanwhile is said when there is somebody to tell. */
+    engine_put(&a, 200, 30);
+    ck_assert(redis_start());
+    wait_for(count_keys(0) == 50, MS);
+    engine_verify_all(&b, 100, 20);
+    engine_verify_all(&b, 200, 30);
+    end();
+}
+END_TEST
+
+/* Peers that are named in the settings are asked whatever the directory says. */
+START_TEST(T18_named_peers_need_no_directory)
+{
+    static struct pair p;
+    const char *const args[] = {"--directory", "127.0.0.1:9", "--directory-time", "1s", NULL};
+
+    pair_open(&p, 2, args);
+    for (int i = 0; i < 2; i++)
+        daemon_log_expect(p.daemons[i], "directory lost");
+    engine_open(&a, daemon_socket(p.daemons[0]));
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_put(&a, 100, 20);
+    engine_verify_all(&b, 100, 20);
+    for (int i = 0; i < 2; i++)
+        wait_for(daemon_log_count(p.daemons[i], "directory lost") > 0, MS);
+    engine_close(&a);
+    engine_close(&b);
+    pair_close(&p);
+}
+END_TEST
+
+CHECK_MAIN("peer/directory", CHECK_LIFE_S, T17_daemons_find_each_other_by_the_directory,
+           T17_a_stale_hint_is_a_miss, T17_what_a_dead_node_had_vanishes,
+           T17_who_stops_takes_back_what_it_said, T18_what_is_dropped_leaves_the_directory,
+           T18_a_directory_that_is_down_costs_remote_hits_and_no_more,
+           T18_named_peers_need_no_directory)
