@@ -134,7 +134,7 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 # ---------------------------------------------------------------- targets
 
 .PHONY: all debug tests check check-now check-long check-layers check-gpu demo
-.PHONY: check-fake-gpu bench bench-pack bench-gpu setup help clean install fuzz fuzzers lint
+.PHONY: check-fake-gpu bench bench-pack bench-gpu bench-serve setup help clean install fuzz fuzzers lint
 
 all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
 
@@ -195,6 +195,9 @@ check-fake-gpu: $(FAKE_TESTS) $(FAKE_GPU) ## the same on a driver without a GPU
 
 bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against one copy, and with torch what engines see
 	@for b in $(GPU_BENCHES) $(GPU_PY_BENCH:%='$(PYTHON) %'); do $$b || [ $$? -eq 77 ] || exit 1; done
+
+bench-serve: $(GPU_PY_NEEDS) ## measure what saving costs a small serving engine on a GPU, and what a hit is worth
+	@$(PYTHON) tests/gpu/bench_serving.py || [ $$? -eq 77 ]
 
 setup: ## install the packages that are missing
 	@scripts/setup
