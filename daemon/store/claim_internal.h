@@ -5,6 +5,31 @@
 #include "daemon/store/claim.h"
 #include "daemon/store/owner.h"
 
+/* claim.c */
+
+static inline struct slots *claim_slots(const struct claim *claim)
+{
+    return claim->store->slots[claim->tier];
+}
+
+static inline struct slots_extent claim_extent(const struct claim *claim, uint32_t i)
+{
+    struct slots_extent e;
+
+    slots_look(claim_slots(claim), claim->first + i, &e);
+    return e;
+}
+
+/* Whether an extent of it is another tenant's than the claimant. */
+bool claim_is_foreign(const struct claim *claim, const struct slots_extent *e);
+/* Its slots in use, and those of them that could be evicted. */
+void claim_count(const struct claim *claim, uint32_t *used, uint32_t *loose);
+/* Frees it; its class may ask again from `look` on. */
+void claim_end(struct claim *claim, uint64_t look);
+
+/* claim_step.c: one step, which may end it. */
+void claim_go_on(struct claim *claim, uint64_t now);
+
 /*
  * claim_choose.c: the first of the extents that a class should take in a tier, of *n; TABLE_NONE:
  * there are none.
