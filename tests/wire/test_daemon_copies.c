@@ -235,29 +235,46 @@ static bool take_until(uint32_t seq)
     return false;
 }
 
+#define MANY       (KVC_SESSION_LOADS_MAX + 1)
+#define MANY_BYTES ((uint64_t)TALK_REGION_SLICES * MANY * TALK_REGION_STRIDE)
+
+// A region of many blocks.
+static uint64_t make_many(int fd)
+{
+    uint64_t region;
+
+    for (uint32_t i = 0; i < TALK_REGION_SLICES; i++)
+        l.slice_offsets[i] = (uint64_t)i * MANY * TALK_REGION_STRIDE;
+    l.shape.blocks = MANY;
+    region = talk_region_begin(&l);
+    talk_region_add(&l, region, MANY_BYTES, 0, fd);
+    return talk_region_end(&l, region);
+}
+
 // One session cannot have the daemon hold more than so many loads for it; others are not refused.
 START_TEST(open_loads_of_a_session_are_limited)
 {
-    const int fd = talk_region_good_memfd();
+    const int fd = talk_region_memfd(MANY_BYTES, F_SEAL_SHRINK, true),
+              other_fd = talk_region_good_memfd();
     static uint32_t seqs[KVC_SESSION_LOADS_MAX];
     struct talk_lender other = {0};
     Kvcache__Abort abort = KVCACHE__ABORT__INIT;
-    uint32_t block = 1, seq, last = KVC_SESSION_LOADS_MAX - 1;
+    uint32_t block = 0, seq, last = KVC_SESSION_LOADS_MAX - 1;
     uint64_t region, theirs;
     Kvcache__Load m;
 
     begin();
-    region = talk_region_make(&l, fd);
+    region = make_many(fd);
     talk_region_save_key(&l, region, 1, 2);
     wait_for(talk_region_published(&l) == 1, 5000);
     other.sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_READER, NULL);
     talk_lender_register(&other, 1);
     talk_region_shape(&other);
-    theirs = talk_region_make(&other, fd);
+    theirs = talk_region_make(&other, other_fd);
     hold_copies();
     m = load_of(&l, lease_key(&l, 1), region, &block);
-    for (uint32_t i = 0; i < KVC_SESSION_LOADS_MAX; i++)
-        seqs[i] = talk_send(l.sock, WIRE_LOAD, &m.base);
+    for (; block < KVC_SESSION_LOADS_MAX; block++) /* each its own destination */
+        seqs[block] = talk_send(l.sock, WIRE_LOAD, &m.base);
     talk_expect_error(l.sock, talk_send(l.sock, WIRE_LOAD, &m.base), KVC_E_BUSY, "");
     ck_assert_uint_eq(figures().open_loads, KVC_SESSION_LOADS_MAX);
     // One that has not begun ends at once when it is cancelled, and makes room for another.
@@ -267,6 +284,7 @@ START_TEST(open_loads_of_a_session_are_limited)
     talk_free(talk_reply(l.sock, seq, WIRE_ABORT, &kvcache__abort_reply__descriptor, NULL, NULL));
     seqs[last] = talk_send(l.sock, WIRE_LOAD, &m.base);
     talk_expect_error(l.sock, talk_send(l.sock, WIRE_LOAD, &m.base), KVC_E_BUSY, "");
+    block = 1;
     m = load_of(&other, lease_key(&other, 1), theirs, &block);
     seq = talk_send(other.sock, WIRE_LOAD, &m.base);
     talk_ping(other.sock);
@@ -278,6 +296,7 @@ START_TEST(open_loads_of_a_session_are_limited)
     m = load_of(&l, lease_key(&l, 1), region, &block);
     expect_loaded(l.sock, talk_send(l.sock, WIRE_LOAD, &m.base), KVC_OK);
     close(other.sock);
+    close(other_fd);
     close(fd);
     end();
 }
