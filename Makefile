@@ -352,6 +352,7 @@ $(RELEASE)/tests/gpu/fake/libcuda.so.1: \
     $(patsubst %,$(RELEASE)/obj/tests/gpu/fake/%.o,libcuda memory ipc stream)
 $(RELEASE)/tests/gpu/fake/libnvidia-ml.so.1: $(RELEASE)/obj/tests/gpu/fake/libnvidia-ml.o
 $(FAKE_GPU):
-	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-soname,$(@F) -o $@ $^
+	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-z,nodelete \
+	    -Wl,-soname,$(@F) -o $@ $^
 
 -include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)

@@ -181,7 +181,7 @@ int scene_fds(const struct scene_daemon *d)
     return n;
 }
 
-int scene_mappings(const struct scene_daemon *d)
+static int count_mappings(const struct scene_daemon *d, bool files)
 {
     char path[64], line[512];
     FILE *maps;
@@ -191,9 +191,19 @@ int scene_mappings(const struct scene_daemon *d)
     maps = fopen(path, "r");
     CHECK(maps != NULL);
     while (fgets(line, sizeof(line), maps) != NULL)
-        n++;
+        n += !files || strchr(line, '/') != NULL;
     fclose(maps);
     return n;
+}
+
+int scene_mappings(const struct scene_daemon *d)
+{
+    return count_mappings(d, false);
+}
+
+int scene_files(const struct scene_daemon *d)
+{
+    return count_mappings(d, true);
 }
 
 struct admin_stats scene_stats(const struct scene_daemon *d)
@@ -275,11 +285,14 @@ uint64_t scene_free_memory(void)
 
 struct scene_baseline scene_baseline(const struct scene_daemon *d)
 {
-    return (struct scene_baseline){scene_fds(d), scene_mappings(d), scene_free_memory()};
+    return (struct scene_baseline){scene_fds(d), scene_mappings(d), scene_files(d),
+                                   scene_free_memory()};
 }
 
-// Mappings of the allocator's arenas come and go by a few, the driver's own memory by some KiB.
-#define SLACK (4u << 20) // less than the least that a worker brings
+// The driver's own memory comes and goes by some KiB; arenas of threads are a few mappings each.
+#define MEMORY_SLACK   (4u << 20) // less than the least that a worker brings
+#define MAPPINGS_SLACK 48
+
 void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline *before)
 {
     const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
@@ -287,15 +300,18 @@ void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline 
 
     for (;;) {
         now = scene_baseline(d);
-        if (now.fds <= before->fds && now.mappings <= before->mappings + 4 &&
-            now.free_memory + SLACK >= before->free_memory)
+        if (now.fds <= before->fds && now.files <= before->files + 2 &&
+            now.mappings <= before->mappings + MAPPINGS_SLACK &&
+            now.free_memory + MEMORY_SLACK >= before->free_memory)
             return;
         if (scene_now_us() > until_us)
             break;
         usleep(5000);
     }
-    fprintf(stderr, "descriptors %d after %d, mappings %d after %d, free memory %llu after %llu\n",
-            now.fds, before->fds, now.mappings, before->mappings,
+    fprintf(stderr,
+            "descriptors %d after %d, mappings %d after %d, of files %d after %d, free memory %llu "
+            "after %llu\n",
+            now.fds, before->fds, now.mappings, before->mappings, now.files, before->files,
             (unsigned long long)now.free_memory, (unsigned long long)before->free_memory);
     show_log(d);
     exit(1);

@@ -48,7 +48,8 @@ void scene_daemon_stop(struct scene_daemon *d);
 void scene_populated(const struct scene_daemon *d);
 // Figures of the daemon's process that must not grow.
 int scene_fds(const struct scene_daemon *d);
-int scene_mappings(const struct scene_daemon *d);
+int scene_mappings(const struct scene_daemon *d); // all of them
+int scene_files(const struct scene_daemon *d);    // those of files, devices among them
 struct admin_stats scene_stats(const struct scene_daemon *d);
 // Waits until nothing fills, is open or is in quarantine.
 void scene_settled(const struct scene_daemon *d);
@@ -127,10 +128,10 @@ void scene_check_kvc(kvc_client *client, kvc_status status, const char *what, co
 
 // Free memory of the first GPU, as a process of its own sees it, which stays until the test ends.
 uint64_t scene_free_memory(void);
-// Waits until the daemon has no more descriptors and mappings than before, and the GPU no less free
-// memory.
+// Waits until the daemon has no more descriptors and mappings of files than before, and the GPU no
+// less free memory. Memory of the daemon's own threads may come, but not with every worker.
 struct scene_baseline {
-    int fds, mappings;
+    int fds, mappings, files;
     uint64_t free_memory;
 };
 struct scene_baseline scene_baseline(const struct scene_daemon *d);

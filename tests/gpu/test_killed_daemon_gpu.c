@@ -119,6 +119,9 @@ static void kill_over_and_over(bool by_daemon, bool has_child, uint32_t cycles)
         if (i % 25 == 24)
             witness(&d, false);
     }
+    printf("  descriptors %d after %d, mappings %d after %d, of files %d after %d\n", scene_fds(&d),
+           before.fds, scene_mappings(&d), before.mappings, scene_files(&d), before.files);
+    fflush(stdout);
     scene_daemon_stop(&d);
 }
 
