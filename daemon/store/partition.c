@@ -209,8 +209,12 @@ static struct partition *most_over(const struct tier_class *cls, enum order orde
 struct partition *partition_giver(struct partition *taker, enum order order)
 {
     enum tier_kind tier = order_tier(order);
-    struct partition *most = most_over(taker->cls, order);
+    struct partition *most;
 
+    /* Who competes with nobody, which is the rule, need not be compared with anybody. */
+    if (taker->cls->n_partitions == 1)
+        return taker->orders[order].count > 0 ? taker : NULL;
+    most = most_over(taker->cls, order);
     if (!most || most == taker)
         return most;
     if (overuse_is_more(family_over(most->family, tier, 0),
