@@ -95,9 +95,10 @@ class MambaSpec(FullAttentionSpec):
     pass
 
 
-def config(extra, ranks=1, kv_heads=None, **transfer):
+def config(extra, ranks=1, kv_heads=None, drafter=False, **transfer):
     space = types.SimpleNamespace
     return space(
+        speculative_config=space(model="drafter", use_eagle=lambda: True) if drafter else None,
         kv_transfer_config=space(
             kv_connector_extra_config=extra,
             **{"kv_load_failure_policy": "recompute", **transfer}),

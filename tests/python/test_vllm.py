@@ -148,6 +148,17 @@ class Requests(Case):
         self.settled(daemon)
         self.assertEqual(self.figures(daemon)["blocks"], 2)
 
+    def test_a_drafter_that_looks_ahead_loses_the_last_block(self):
+        """Its KV of a token follows from the next one, which the block's name does not know."""
+        daemon = self.daemon()
+        specs = [stand_in.FullAttentionSpec(), SlidingWindowSpec()]
+        engine = self.engine(daemon, specs, drafter=True)
+        tokens = prompt(43)
+        engine.serve(Request(tokens), chunk=5)
+        self.assertEqual(engine.serve(Request(tokens)), 36)
+        self.assertEqual(engine.serve(Request(tokens[:6])), 0)
+        self.settled(daemon)
+
     def test_preempted_and_resumed(self):
         daemon = self.daemon()
         engine = self.engine(daemon)

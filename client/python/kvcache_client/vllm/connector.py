@@ -146,8 +146,10 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         except layout.LayoutError as why:
             log.error("kvcached: not used: %s", why)
             return None
+        drafter = getattr(self._config, "speculative_config", None)
         return SchedulerSide(
-            self._options, tokens, own_hashes=self._own_hashes, extra_keys=_extra_keys
+            self._options, tokens, own_hashes=self._own_hashes, extra_keys=_extra_keys,
+            looks_ahead=drafter is not None and bool(drafter.use_eagle()),
         )
 
     @property

@@ -61,7 +61,8 @@ def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any,
 
 class SchedulerSide:
     """One a scheduler. own_hashes: request.block_hashes are of no use; extra_keys: what belongs
-    into an own chain."""
+    into an own chain; looks_ahead: a drafter's KV of a token follows from the next token too, so
+    that the last block of a prefix is not what its name says."""
 
     def __init__(
         self,
@@ -70,10 +71,12 @@ class SchedulerSide:
         *,
         own_hashes: bool = False,
         extra_keys: ExtraKeys = no_extra_keys,
+        looks_ahead: bool = False,
         connect: Optional[Callable[[], Client]] = None,
     ) -> None:
         self.options, self.block_tokens = options, block_tokens
         self.own_hashes, self.extra_keys = own_hashes, extra_keys
+        self.looks_ahead = looks_ahead
         self.counts: Dict[str, int] = dict.fromkeys(
             ("lookups", "hit_requests", "hit_tokens", "late_lookups", "failed_lookups", "declined",
              "asked_peers", "peer_blocks", "ordered_loads", "ordered_saves", "failed_blocks",
@@ -209,14 +212,10 @@ class SchedulerSide:
         keys = bytes(state.keys[: n * KEY_BYTES])
         try:
             try:
-                lease = client.lookup(
-                    self._parts, keys, request=state.name, ms=self.options.lease_ms
-                )
+                lease = self._lease(client, keys, state.name)
             except StaleError:
                 self._renew()
-                lease = client.lookup(
-                    self._parts, keys, request=state.name, ms=self.options.lease_ms
-                )
+                lease = self._lease(client, keys, state.name)
         except DeadlineError:
             self.counts["late_lookups"] += 1
         except KvcacheError as error:
@@ -224,6 +223,18 @@ class SchedulerSide:
         else:
             return lease
         return None
+
+    def _lease(self, client: Client, keys: bytes, name: int) -> Optional[Lease]:
+        if self.looks_ahead:
+            n = client.probe(self._parts, keys) - 1
+            if n <= 0:
+                return None
+            keys = keys[: n * KEY_BYTES]
+        lease = client.lookup(self._parts, keys, request=name, ms=self.options.lease_ms)
+        if self.looks_ahead and lease.blocks * KEY_BYTES < len(keys):
+            lease.release()  # some went between the two: its last block is not to be had
+            return None
+        return lease
 
     def _ask_peers(self, state: _Request, lease: Lease, computed: int) -> bool:
         """Whether the request waits for what they have. What is here stays leased meanwhile."""
