@@ -1,6 +1,7 @@
 /* Plans of transfers: views, sources, merging, batches, runs. */
 #include <string.h>
 
+#include "daemon/base/fault.h"
 #include "daemon/peer/plan.h"
 #include "daemon/peer/view.h"
 #include "tests/lib/check_main.h"
@@ -15,6 +16,17 @@ START_TEST(T1_slab_size)
     ck_assert_uint_eq(view_slab_bytes(32 * KIB, 2 * MIB), 16 * MIB);
     ck_assert_uint_eq(view_slab_bytes(40 * MIB, 80 * MIB), 40 * MIB);
     ck_assert_uint_eq(view_slab_bytes(1000, 1000), 64000);
+}
+END_TEST
+
+START_TEST(T1_a_slab_that_cannot_be_had)
+{
+    struct view_slab slab;
+
+    fault_arm("peer.slab", 0, 1);
+    ck_assert_int_eq(view_slab_create(12 * MIB, &slab), KVC_E_NO_MEMORY);
+    ck_assert_int_eq(view_slab_create(12 * MIB, &slab), KVC_OK);
+    view_slab_destroy(&slab);
 }
 END_TEST
 
@@ -256,8 +268,8 @@ START_TEST(T8_neighbours_are_one_operation)
 }
 END_TEST
 
-CHECK_MAIN("peer/plan", CHECK_UNIT_S, T1_slab_size, T2_two_views_of_one_allocation,
-           T2_a_small_slab_has_only_the_full_view, T3_streak_rule,
+CHECK_MAIN("peer/plan", CHECK_UNIT_S, T1_slab_size, T1_a_slab_that_cannot_be_had,
+           T2_two_views_of_one_allocation, T2_a_small_slab_has_only_the_full_view, T3_streak_rule,
            T3_what_does_not_fit_changes_no_streak, T3_mixed_workload,
            T4_a_view_is_known_by_its_length, T8_neighbours_are_one_operation,
            T9_merged_by_destination, T9_two_blocks_for_one_destination, T10_batches,
