@@ -338,6 +338,17 @@ class Groups(Case):
         self.assertIn("its page has 104", said.output[0])
         self.assertEqual(engine.serve(Request(prompt(20))), 0)
 
+    def test_one_tensor_of_all_layers(self):
+        """Where the engine offers it a block is one piece."""
+        from kvcache_client.vllm.layout import cross_layer_slices
+
+        outer = cross_layer_slices(stand_in.Tensor((400, 3, TOKENS, 24)), 400)
+        self.assertEqual([(s.bytes, s.stride) for s in outer], [(3 * TOKENS * 24,) * 2])
+        inner = cross_layer_slices(stand_in.Tensor((3, 800, TOKENS // 2, 24)), 400)
+        self.assertEqual([(s.bytes, s.stride) for s in inner], [(TOKENS * 24,) * 2] * 3)
+        with self.assertRaises(LayoutError):
+            cross_layer_slices(stand_in.Tensor((4, 3, 4, 24)), 4)
+
     def test_workers_on_several_hosts_are_refused(self):
         from kvcache_client.vllm.messages import RankInfo
         from kvcache_client.vllm.scheduler import SchedulerSide
