@@ -1,375 +1,14 @@
-#include "tests/lib/hybrid.h"
+#include "tests/lib/hybrid_members.h"
 
 #include <check.h>
 #include <string.h>
 
-#include "tests/lib/kv.h"
-
-#define TOKENS 16u
-#define BLOCKS 128u // of each group's KV cache
-#define PROMPT HYBRID_PROMPT
 #define LAYERS HYBRID_LAYERS
 #define RANKS  HYBRID_RANKS
-#define GROUPS HYBRID_GROUPS
-
-static const uint32_t slice_bytes[GROUPS][LAYERS] = {
-    {2048, 2048, 512, 36}, {2048, 2048, 512, 36}, {9000, 1000, 64, 4096}};
-static const uint32_t first_ids[GROUPS] = {8, 50, 90};
-
-// What each process has for itself: the scheduler no KV cache, a worker no other rank's parts.
-static struct process {
-    kvc_client *client;
-    uint32_t rank;
-    struct kv kv[GROUPS];
-    kvc_part parts[RANKS * GROUPS]; // of a worker, its own groups only
-    kvc_lease leases[GROUPS];
-    uint64_t saves[GROUPS];
-    uint8_t keys[PROMPT * KVC_KEY_BYTES];
-} me;
-
-// ------------------------------------------------------------ in every process
-
-static kvc_client *connect_as(const char *socket, kvc_role role)
-{
-    const kvc_options options = {.socket = socket,
-                                 .role = role,
-                                 .connect_ms = HYBRID_MS,
-                                 .lookup_ms = HYBRID_MS,
-                                 .save_ms = HYBRID_MS};
-    kvc_client *client;
-
-    ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
-    return client;
-}
-
-static kvc_part_desc describe(uint32_t rank, uint32_t group)
-{
-    static const uint8_t family[16] = "a model";
-    kvc_part_desc desc = {.block_tokens = TOKENS, .family = family, .n_slices = LAYERS};
-
-    desc.namespace_digest[0] = (uint8_t)(1 + rank);
-    desc.namespace_digest[1] = (uint8_t)(1 + group);
-    desc.rule = group == HYBRID_SLIDING ? KVC_RULE_WINDOW
-                : group == HYBRID_STATE ? KVC_RULE_STATE
-                                        : KVC_RULE_FULL;
-    desc.window = group == HYBRID_SLIDING ? HYBRID_WINDOW * TOKENS + 1 : 0;
-    return desc;
-}
-
-struct open_args {
-    char socket[128];
-    uint32_t rank;
-};
-
-static void close_up(void *arg)
-{
-    (void)arg;
-    kvc_close(me.client);
-    for (uint32_t g = 0; g < GROUPS; g++)
-        if (me.kv[g].memory)
-            kv_free(&me.kv[g]);
-}
-
-// ------------------------------------------------------------ in the scheduler
-
-static void open_scheduler(void *arg)
-{
-    const struct open_args *a = arg;
-
-    me.client = connect_as(a->socket, KVC_ROLE_SCHEDULER);
-    kv_keys(1, 0, PROMPT, me.keys);
-    for (uint32_t r = 0; r < RANKS; r++)
-        for (uint32_t g = 0; g < GROUPS; g++) {
-            kvc_part_desc desc = describe(r, g);
-            kvc_slice slices[LAYERS] = {0};
-
-            for (uint32_t s = 0; s < LAYERS; s++)
-                slices[s].bytes = slice_bytes[g][s];
-            desc.slices = slices;
-            ck_assert_int_eq(kvc_register(me.client, &desc, &me.parts[r * GROUPS + g]), KVC_OK);
-        }
-}
-
-struct lease_args {
-    uint64_t request;
-    kvc_lease lease;
-    kvc_status status;
-};
-
-static void look_up(void *arg)
-{
-    struct lease_args *a = arg;
-
-    a->status =
-        kvc_lookup(me.client, a->request, me.parts, RANKS * GROUPS, me.keys, PROMPT, 0, &a->lease);
-}
-
-static void release(void *arg)
-{
-    struct lease_args *a = arg;
-
-    a->status = kvc_release(me.client, a->lease.id);
-}
-
-static void extend(void *arg)
-{
-    struct lease_args *a = arg;
-
-    a->status = kvc_extend(me.client, a->lease.id, 0, NULL);
-}
-
-static void reset(void *arg)
-{
-    uint64_t *total = arg, blocks;
-
-    *total = 0;
-    for (uint32_t p = 0; p < RANKS * GROUPS; p++) {
-        ck_assert_int_eq(kvc_flush(me.client, me.parts[p], &blocks), KVC_OK);
-        *total += blocks;
-    }
-}
-
-static void pin(void *arg)
-{
-    uint32_t *n = arg, count, total = 0;
-
-    for (uint32_t p = 0; p < RANKS * GROUPS; p++) {
-        ck_assert_int_eq(kvc_pin(me.client, me.parts[p], me.keys, *n, 60, &count), KVC_OK);
-        total += count;
-    }
-    *n = total;
-}
-
-// ------------------------------------------------------------ in a worker
-
-static void register_parts(void *arg)
-{
-    (void)arg;
-    for (uint32_t g = 0; g < GROUPS; g++)
-        ck_assert_int_eq(kvc_register(me.client, &me.kv[g].desc, &me.parts[g]), KVC_OK);
-}
-
-// What KVC_E_STALE asks for; the engine need not remember how its parts were described.
-static void register_again(void *arg)
-{
-    kvc_part none = 77;
-
-    (void)arg;
-    ck_assert_int_eq(kvc_register(me.client, NULL, &none), KVC_E_UNKNOWN);
-    for (uint32_t g = 0; g < GROUPS; g++) {
-        kvc_part before = me.parts[g];
-
-        ck_assert_int_eq(kvc_register(me.client, NULL, &me.parts[g]), KVC_OK);
-        ck_assert_uint_eq(me.parts[g], before);
-    }
-}
-
-static void open_worker(void *arg)
-{
-    const struct open_args *a = arg;
-
-    me.client = connect_as(a->socket, KVC_ROLE_WORKER);
-    me.rank = a->rank;
-    kv_keys(1, 0, PROMPT, me.keys);
-    for (uint32_t g = 0; g < GROUPS; g++) {
-        kvc_part_desc desc = describe(me.rank, g), *own = &me.kv[g].desc;
-
-        kv_init(&me.kv[g], slice_bytes[g], LAYERS, BLOCKS);
-        memcpy(own->namespace_digest, desc.namespace_digest, KVC_NAMESPACE_BYTES);
-        own->block_tokens = desc.block_tokens;
-        own->family = desc.family;
-        own->rule = desc.rule;
-        own->window = desc.window;
-    }
-    register_parts(NULL);
-}
-
-static uint64_t seed_of(uint32_t group, uint32_t block)
-{
-    return me.rank * 1000 + group * 100 + block + 1;
-}
-
-// Blocks that the group does not have when the prompt is at `end` are null blocks: those that have
-// slid out of the window, and states but that at the boundary.
-static void blocks_of(uint32_t group, uint32_t first, uint32_t n, uint32_t end, uint32_t *blocks)
-{
-    uint32_t kept = group == HYBRID_SLIDING ? HYBRID_WINDOW : group == HYBRID_STATE ? 1 : PROMPT;
-
-    for (uint32_t i = 0; i < n; i++)
-        blocks[i] = first + i + kept < end ? KVC_NO_BLOCK : first_ids[group] + first + i;
-}
-
-struct layer_args {
-    struct step step;
-    uint32_t layer;
-    kvc_status status;
-};
-
-// save_kv_layer of one group; me.saves[g] is 0 before the first layer.
-static kvc_status save_layer(uint32_t g, uint32_t layer, struct step *step)
-{
-    uint32_t blocks[PROMPT];
-    uint8_t states[PROMPT];
-    const kvc_save_entry entry = {me.parts[g], me.keys + step->first * KVC_KEY_BYTES, blocks,
-                                  step->n, states};
-    const kvc_save_args args = {.entries = &entry,
-                                .n_entries = 1,
-                                .first_slice = layer,
-                                .n_slices = 1,
-                                .more_of = me.saves[g]};
-    kvc_status status;
-
-    blocks_of(g, step->first, step->n, step->first + step->n, blocks);
-    for (uint32_t i = 0; i < step->n; i++)
-        kv_fill(&me.kv[g], first_ids[g] + step->first + i, seed_of(g, step->first + i));
-    status = kvc_save(me.client, &args, &me.saves[g]);
-    for (uint32_t i = 0; status == KVC_OK && layer == 0 && i < step->n; i++)
-        step->skipped += states[i] == KVC_KEY_SKIPPED && blocks[i] != KVC_NO_BLOCK;
-    return status;
-}
-
-static void begin_step(void *arg)
-{
-    struct step *step = arg;
-
-    step->skipped = 0;
-    for (uint32_t g = 0; g < GROUPS; g++)
-        me.saves[g] = 0;
-    for (uint32_t layer = 0; layer < step->layers; layer++)
-        for (uint32_t g = 0; g < GROUPS; g++) {
-            if (layer == 0 || me.saves[g] != 0)
-                ck_assert_int_eq(save_layer(g, layer, step), KVC_OK);
-            step->nothing[g] = me.saves[g] == 0;
-        }
-}
-
-static void next_layer(void *arg)
-{
-    struct layer_args *a = arg;
-
-    a->status = KVC_OK;
-    for (uint32_t g = 0; g < GROUPS; g++)
-        if (a->status == KVC_OK && (a->layer == 0 || me.saves[g] != 0))
-            a->status = save_layer(g, a->layer, &a->step);
-}
-
-struct end_args {
-    bool cancel;
-    kvc_outcome outcomes[GROUPS];
-};
-
-static void end_step(void *arg)
-{
-    struct end_args *a = arg;
-
-    for (uint32_t g = 0; g < GROUPS; g++) {
-        a->outcomes[g] = (kvc_outcome){0};
-        if (me.saves[g] != 0)
-            ck_assert_int_eq((a->cancel ? kvc_cancel : kvc_wait)(me.client, me.saves[g], HYBRID_MS,
-                                                                 &a->outcomes[g]),
-                             KVC_OK);
-        me.saves[g] = 0;
-    }
-}
-
-static void prefill(void *arg)
-{
-    struct end_args end = {.cancel = false};
-
-    begin_step(arg);
-    end_step(&end);
-    for (uint32_t g = 0; g < GROUPS; g++)
-        ck_assert_int_eq(end.outcomes[g].status, KVC_OK);
-}
-
-static void adopt(void *arg)
-{
-    struct lease_args *a = arg;
-
-    a->status = KVC_OK;
-    for (uint32_t g = 0; a->status == KVC_OK && g < GROUPS; g++) {
-        a->status = kvc_adopt(me.client, a->lease.token, me.parts[g], 0, &me.leases[g]);
-        ck_assert(a->status != KVC_OK || me.leases[g].blocks == a->lease.blocks);
-    }
-}
-
-static void let_go(void *arg)
-{
-    (void)arg;
-    for (uint32_t g = 0; g < GROUPS; g++) {
-        ck_assert_int_eq(kvc_release(me.client, me.leases[g].id), KVC_OK);
-        me.leases[g] = (kvc_lease){0};
-    }
-}
-
-struct load_args {
-    uint32_t spoil, invalid;
-};
-
-static void load_group(uint32_t g, struct load_args *a)
-{
-    uint32_t blocks[PROMPT], n = me.leases[g].blocks;
-    uint64_t sums[PROMPT] = {0};
-    uint8_t valid[PROMPT] = {0};
-
-    blocks_of(g, 0, n, n, blocks);
-    for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        const kvc_load_args args = {.lease = me.leases[g].id,
-                                    .part = me.parts[g],
-                                    .count = n,
-                                    .blocks = blocks,
-                                    .valid = valid,
-                                    .first_slice = layer,
-                                    .n_slices = 1,
-                                    .sums = sums};
-        kvc_status status = kvc_load(me.client, &args);
-
-        if (g == HYBRID_FULL && layer == 0 && a->spoil < n)
-            sums[a->spoil] ^= 1;
-        ck_assert(status == KVC_OK || (a->spoil < PROMPT && status == KVC_E_CHECKSUM));
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (blocks[i] == KVC_NO_BLOCK)
-            continue;
-        ck_assert(valid[i] || g == HYBRID_FULL);
-        a->invalid |= valid[i] ? 0 : 1u << i;
-        ck_assert(!valid[i] || kv_holds(&me.kv[g], blocks[i], seed_of(g, i)));
-    }
-}
-
-static void load(void *arg)
-{
-    struct load_args *a = arg;
-
-    a->invalid = 0;
-    for (uint32_t g = 0; g < GROUPS; g++)
-        load_group(g, a);
-}
-
-static void overwrite(void *arg)
-{
-    (void)arg;
-    for (uint32_t g = 0; g < GROUPS; g++)
-        for (uint32_t i = 0; i < BLOCKS; i++)
-            kv_clear(&me.kv[g], i);
-}
-
-static void lose(void *arg)
-{
-    const uint32_t *block = arg;
-    uint64_t blocks;
-
-    ck_assert_int_eq(kvc_flush_keys(me.client, me.parts[HYBRID_FULL],
-                                    me.keys + *block * KVC_KEY_BYTES, 1, &blocks),
-                     KVC_OK);
-    ck_assert_uint_eq(blocks, 1);
-}
-
-// ------------------------------------------------------------ in the test
 
 static char nothing; // of functions that take no argument
 
-static void fill_open(const struct hybrid *h, uint32_t rank, struct open_args *args)
+static void fill_open(const struct hybrid *h, uint32_t rank, struct hybrid_open *args)
 {
     memset(args, 0, sizeof(*args));
     strncpy(args->socket, daemon_socket(h->daemon), sizeof(args->socket) - 1);
@@ -378,11 +17,11 @@ static void fill_open(const struct hybrid *h, uint32_t rank, struct open_args *a
 
 void hybrid_hire_rank(struct hybrid *h, uint32_t rank)
 {
-    struct open_args args;
+    struct hybrid_open args;
 
     fill_open(h, rank, &args);
     h->ranks[rank] = crew_hire("a worker");
-    crew_call(h->ranks[rank], open_worker, &args);
+    crew_call(h->ranks[rank], hybrid_in_open_worker, &args);
 }
 
 void hybrid_kill_rank(struct hybrid *h, uint32_t rank)
@@ -393,7 +32,7 @@ void hybrid_kill_rank(struct hybrid *h, uint32_t rank)
 
 void hybrid_open(struct hybrid *h, const char *const args[])
 {
-    struct open_args open;
+    struct hybrid_open open;
 
     memset(h, 0, sizeof(*h));
     h->daemon = daemon_start(args);
@@ -402,8 +41,8 @@ void hybrid_open(struct hybrid *h, const char *const args[])
     for (uint32_t r = 0; r < RANKS; r++)
         hybrid_hire_rank(h, r);
     fill_open(h, 0, &open);
-    crew_call(h->scheduler, open_scheduler, &open);
-    h->figures = connect_as(daemon_socket(h->daemon), KVC_ROLE_OPERATOR);
+    crew_call(h->scheduler, hybrid_in_open_scheduler, &open);
+    h->figures = hybrid_connect(daemon_socket(h->daemon), KVC_ROLE_OPERATOR);
 }
 
 void hybrid_close(struct hybrid *h)
@@ -413,10 +52,10 @@ void hybrid_close(struct hybrid *h)
 
     ck_assert_int_eq(admin_debug(h->figures, &debug, &reply), KVC_OK);
     ck_assert_str_eq(reply.broken, "");
-    crew_call(h->scheduler, close_up, &nothing);
+    crew_call(h->scheduler, hybrid_in_close_up, &nothing);
     crew_dismiss(h->scheduler);
     for (uint32_t r = 0; r < RANKS; r++) {
-        crew_call(h->ranks[r], close_up, &nothing);
+        crew_call(h->ranks[r], hybrid_in_close_up, &nothing);
         crew_dismiss(h->ranks[r]);
     }
     kvc_close(h->figures);
@@ -433,9 +72,9 @@ struct admin_stats hybrid_figures(const struct hybrid *h)
 
 uint32_t hybrid_lookup(struct hybrid *h, uint64_t request, kvc_lease *lease)
 {
-    struct lease_args args = {.request = request};
+    struct hybrid_lease args = {.request = request};
 
-    crew_call(h->scheduler, look_up, &args);
+    crew_call(h->scheduler, hybrid_in_look_up, &args);
     ck_assert_int_eq(args.status, KVC_OK);
     *lease = args.lease;
     return lease->blocks;
@@ -443,17 +82,17 @@ uint32_t hybrid_lookup(struct hybrid *h, uint64_t request, kvc_lease *lease)
 
 kvc_status hybrid_release(struct hybrid *h, uint64_t lease)
 {
-    struct lease_args args = {.lease.id = lease};
+    struct hybrid_lease args = {.lease.id = lease};
 
-    crew_call(h->scheduler, release, &args);
+    crew_call(h->scheduler, hybrid_in_release, &args);
     return args.status;
 }
 
 kvc_status hybrid_extend(struct hybrid *h, uint64_t lease)
 {
-    struct lease_args args = {.lease.id = lease};
+    struct hybrid_lease args = {.lease.id = lease};
 
-    crew_call(h->scheduler, extend, &args);
+    crew_call(h->scheduler, hybrid_in_extend, &args);
     return args.status;
 }
 
@@ -461,34 +100,34 @@ uint64_t hybrid_reset(struct hybrid *h)
 {
     uint64_t blocks = 0;
 
-    crew_call(h->scheduler, reset, &blocks);
+    crew_call(h->scheduler, hybrid_in_reset, &blocks);
     return blocks;
 }
 
 uint32_t hybrid_pin(struct hybrid *h, uint32_t n)
 {
-    crew_call(h->scheduler, pin, &n);
+    crew_call(h->scheduler, hybrid_in_pin, &n);
     return n;
 }
 
 void hybrid_begin_step(struct hybrid *h, uint32_t rank, struct step *step)
 {
-    crew_call(h->ranks[rank], begin_step, step);
+    crew_call(h->ranks[rank], hybrid_in_begin_step, step);
 }
 
 kvc_status hybrid_next_layer(struct hybrid *h, uint32_t rank, const struct step *step)
 {
-    struct layer_args args = {.step = *step, .layer = step->layers};
+    struct hybrid_layer args = {.step = *step, .layer = step->layers};
 
-    crew_call(h->ranks[rank], next_layer, &args);
+    crew_call(h->ranks[rank], hybrid_in_next_layer, &args);
     return args.status;
 }
 
 void hybrid_end_step(struct hybrid *h, uint32_t rank, bool cancel, kvc_outcome outcomes[GROUPS])
 {
-    struct end_args args = {.cancel = cancel};
+    struct hybrid_end args = {.cancel = cancel};
 
-    crew_call(h->ranks[rank], end_step, &args);
+    crew_call(h->ranks[rank], hybrid_in_end_step, &args);
     memcpy(outcomes, args.outcomes, sizeof(args.outcomes));
 }
 
@@ -496,7 +135,7 @@ void hybrid_prefill_rank(struct hybrid *h, uint32_t rank, uint32_t first, uint32
 {
     struct step step = {.first = first, .n = n, .layers = LAYERS};
 
-    crew_call(h->ranks[rank], prefill, &step);
+    crew_call(h->ranks[rank], hybrid_in_prefill, &step);
 }
 
 void hybrid_prefill(struct hybrid *h, uint32_t first, uint32_t n)
@@ -505,7 +144,7 @@ void hybrid_prefill(struct hybrid *h, uint32_t first, uint32_t n)
 
     for (uint32_t r = 0; r < RANKS; r++) {
         steps[r] = (struct step){.first = first, .n = n, .layers = LAYERS};
-        crew_start(h->ranks[r], prefill, &steps[r]);
+        crew_start(h->ranks[r], hybrid_in_prefill, &steps[r]);
     }
     for (uint32_t r = 0; r < RANKS; r++)
         crew_finish(h->ranks[r]);
@@ -513,23 +152,23 @@ void hybrid_prefill(struct hybrid *h, uint32_t first, uint32_t n)
 
 kvc_status hybrid_adopt(struct hybrid *h, uint32_t rank, const kvc_lease *lease)
 {
-    struct lease_args args = {.lease = *lease};
+    struct hybrid_lease args = {.lease = *lease};
 
-    crew_call(h->ranks[rank], adopt, &args);
+    crew_call(h->ranks[rank], hybrid_in_adopt, &args);
     return args.status;
 }
 
 void hybrid_let_go(struct hybrid *h, uint32_t rank)
 {
-    crew_call(h->ranks[rank], let_go, &nothing);
+    crew_call(h->ranks[rank], hybrid_in_let_go, &nothing);
 }
 
 uint32_t hybrid_load(struct hybrid *h, uint32_t rank, const kvc_lease *lease, uint32_t spoil)
 {
-    struct load_args args = {.spoil = spoil};
+    struct hybrid_load args = {.spoil = spoil};
 
     ck_assert_int_eq(hybrid_adopt(h, rank, lease), KVC_OK);
-    crew_call(h->ranks[rank], load, &args);
+    crew_call(h->ranks[rank], hybrid_in_load, &args);
     hybrid_let_go(h, rank);
     return args.invalid;
 }
@@ -537,16 +176,16 @@ uint32_t hybrid_load(struct hybrid *h, uint32_t rank, const kvc_lease *lease, ui
 void hybrid_overwrite(struct hybrid *h)
 {
     for (uint32_t r = 0; r < RANKS; r++)
-        crew_call(h->ranks[r], overwrite, &nothing);
+        crew_call(h->ranks[r], hybrid_in_overwrite, &nothing);
 }
 
 void hybrid_lose(struct hybrid *h, uint32_t rank, uint32_t block)
 {
-    crew_call(h->ranks[rank], lose, &block);
+    crew_call(h->ranks[rank], hybrid_in_lose, &block);
 }
 
 void hybrid_register_again(struct hybrid *h)
 {
     for (uint32_t r = 0; r < RANKS; r++)
-        crew_call(h->ranks[r], register_again, &nothing);
+        crew_call(h->ranks[r], hybrid_in_register_again, &nothing);
 }

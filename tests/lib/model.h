@@ -361,6 +361,7 @@ void model_save_seal(struct model *m, struct model_save *s);
 void model_save_take_chunks(struct model *m, struct model_save *s,
                             const struct store_save_result *result, uint32_t first_slice,
                             uint32_t n_slices);
+void model_expect_admission(struct model *m, const struct model_save *s); /* model_admission.c */
 void model_save_steps(struct model *m);
 void model_save_abort(struct model *m, struct model_save *s);
 void model_save_answered(struct model *m, struct model_save *s, kvc_status status, bool pending,
