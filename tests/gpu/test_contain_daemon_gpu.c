@@ -55,7 +55,7 @@ static void work(const struct scene_daemon *d, const struct contained *c)
     KVC(&w, kvc_wait(w.client, save, SCENE_MS, &outcome));
     if (outcome.status != KVC_OK) {
         CHECK(c->may_fail && outcome.status == KVC_E_MAP && outcome.published == 0);
-        printf("  an event is not opened without a common /dev/shm\n");
+        printf("  its event is not opened, and nothing is saved\n");
         fflush(stdout);
         worker_close(&w);
         return;
