@@ -80,6 +80,27 @@ static void on_several_gpus(void)
     scene_daemon_stop(&d);
 }
 
+// Room comes as fast as blocks are demoted.
+static void put_with_patience(struct worker *w, uint32_t first_key, uint32_t n)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+    uint32_t there = 0;
+
+    worker_fill(w, first_key, n);
+    while (there < n) {
+        const uint64_t save = worker_save_enqueue(w, first_key, n);
+        kvc_outcome outcome;
+
+        if (save != 0)
+            KVC(w, kvc_wait(w->client, save, SCENE_MS, &outcome));
+        there = worker_lookup(w, first_key, n);
+        if (there > 0)
+            KVC(w, kvc_release(w->client, w->lease.id));
+        CHECK(scene_now_us() < until_us);
+        usleep(5000);
+    }
+}
+
 static void play_tiers(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
@@ -88,8 +109,7 @@ static void play_tiers(const struct scene_daemon *d, void *arg)
     (void)arg;
     worker_open(&w, d, KVC_ROLE_WORKER, 40);
     for (uint32_t i = 0; i < 8; i++) {
-        worker_put(&w, 10000 + i * 40, 40);
-        usleep(200000); // until there is room again
+        put_with_patience(&w, 10000 + i * 40, 40);
     }
     for (uint32_t i = 0; i < 8; i++) {
         worker_poison(&w);
