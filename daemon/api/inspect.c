@@ -132,6 +132,12 @@ kvc_status inspect_stats(struct session *s, const struct request *request, struc
     };
     fill_processor_time(&reply);
     fill_driver_figures(api, &reply);
+    if (api->peers != NULL) {
+        struct peers_figures peers;
+
+        peers_figures(api->peers, &peers);
+        reply.hits_peer = peers.fetched_blocks;
+    }
     session_reply(s, WIRE_STATS, request->seq, codec_stats(api->codec, &reply));
     return KVC_OK;
 }

@@ -241,8 +241,8 @@ static void pack_stats_tier(const struct msg_stats_tier *tier, uint32_t kind, Kv
 struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *reply)
 {
     Kvcache__StatsReply m = KVCACHE__STATS_REPLY__INIT;
-    Kvcache__TierStats tiers[MSG_TIERS];
-    Kvcache__TierStats *tier_pointers[MSG_TIERS];
+    Kvcache__TierStats tiers[MSG_TIERS], peer = KVCACHE__TIER_STATS__INIT;
+    Kvcache__TierStats *tier_pointers[MSG_TIERS + 1];
 
     for (uint32_t i = 0; i < MSG_TIERS; i++) {
         pack_stats_tier(&reply->tiers[i], i, &tiers[i]);
@@ -254,6 +254,11 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.device = STRING(reply->device);
     m.n_tiers = MSG_TIERS;
     m.tiers = tier_pointers;
+    if (reply->hits_peer > 0) {
+        peer.tier = KVCACHE__TIER__TIER_PEER;
+        peer.hits = reply->hits_peer;
+        tier_pointers[m.n_tiers++] = &peer;
+    }
     m.blocks = reply->blocks;
     m.sessions = reply->sessions;
     m.leases = reply->leases;

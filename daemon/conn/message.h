@@ -366,6 +366,7 @@ struct msg_stats_reply {
     const char *version, *device;
     uint64_t boot_epoch, uptime_us;
     struct msg_stats_tier tiers[MSG_TIERS];
+    uint64_t hits_peer; /* blocks that came from peers */
     uint64_t blocks, sessions, leases, open_loads, filling_slots, quarantined_slots;
     uint64_t misses, evictions, demotions, promotions, failed_demotions, oldest_op_us;
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;

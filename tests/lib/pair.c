@@ -149,3 +149,22 @@ void pair_settled(const struct daemon *d)
     ck_assert_msg(reply.broken[0] == '\0', "%s", reply.broken);
     engine_close(&e);
 }
+
+char *pair_ctl(const struct daemon *d, bool json)
+{
+    char program[512], command[1024], *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size), *in;
+    int c;
+
+    daemon_program(program, sizeof(program), "kvcachectl");
+    snprintf(command, sizeof(command), "%s peers --socket %s%s", program, daemon_socket(d),
+             json ? " --json" : "");
+    in = popen(command, "r");
+    ck_assert(out != NULL && in != NULL);
+    while ((c = fgetc(in)) != EOF)
+        fputc(c, out);
+    ck_assert_int_eq(pclose(in), 0);
+    fclose(out);
+    return text;
+}

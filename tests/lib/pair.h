@@ -42,6 +42,9 @@ bool pair_look(const struct daemon *d, const char *way, uint32_t i, struct pair_
 // The same; there must be one.
 struct pair_row pair_row(const struct daemon *d, const char *way, uint32_t i);
 
+// What `kvcachectl peers` prints, with --json or without; free() it.
+char *pair_ctl(const struct daemon *d, bool json);
+
 // Nothing is being filled, loaded, leased or in quarantine at a daemon, and its store is as it
 // should be.
 void pair_settled(const struct daemon *d);

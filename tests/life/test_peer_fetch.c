@@ -1,4 +1,6 @@
 /* Blocks that miss here and hit at a peer: fetched, verified, leased. */
+#include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/lib/check_main.h"
@@ -94,6 +96,8 @@ START_TEST(T6_counters_of_views)
     engine_verify_all(&b, 1000, 5);
     ck_assert_uint_eq(asked().wire, 2 * full + (256u << 10));
     ck_assert_uint_eq(pair_row(p.daemons[0], "asks", 0).wire, asked().wire);
+    ck_assert_uint_eq(engine_stats(b.client).hits_peer, 75);
+    ck_assert_uint_eq(engine_stats(a.client).hits_peer, 0);
     let_holds_end();
     end();
 }
@@ -305,6 +309,34 @@ START_TEST(a_fetch_is_declined)
 }
 END_TEST
 
+START_TEST(T7_the_tool_shows_lane_mode_and_reason)
+{
+    json_t *rows;
+    char *text;
+
+    begin(2, "views");
+    text = pair_ctl(p.daemons[1], true);
+    rows = json_loads(text, 0, NULL);
+    free(text);
+    ck_assert_uint_eq(json_array_size(rows), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *row = json_array_get(rows, i);
+
+        if (strcmp(json_string_value(json_object_get(row, "way")), "serves") != 0)
+            continue;
+        ck_assert_str_eq(json_string_value(json_object_get(row, "mode")), "views");
+        ck_assert_str_ne(json_string_value(json_object_get(row, "lanes")), "");
+        ck_assert_str_ne(json_string_value(json_object_get(row, "reason")), "");
+        ck_assert_str_ne(json_string_value(json_object_get(row, "epoch")), "0");
+    }
+    json_decref(rows);
+    text = pair_ctl(p.daemons[1], false);
+    ck_assert_ptr_nonnull(strstr(text, "registrations"));
+    free(text);
+    end();
+}
+END_TEST
+
 /* Who never asks how it ended does not keep the daemon from anything. */
 START_TEST(fetches_that_nobody_asks_for)
 {
@@ -328,4 +360,5 @@ CHECK_MAIN_LOOPS("peer/fetch", CHECK_LIFE_S, {T7_blocks_come_from_a_peer, 0, 2},
                  {T14_nothing_stays_leased_at_the_source, 1, 2}, {T12_a_refusal_is_a_miss, 1, 2},
                  {T11_the_wire_goes_on_while_a_batch_is_unpacked, 0, 0},
                  {two_lookups_of_the_same_blocks, 0, 0}, {a_fetch_is_declined, 0, 0},
+                 {T7_the_tool_shows_lane_mode_and_reason, 0, 0},
                  {fetches_that_nobody_asks_for, 0, 0})
