@@ -431,6 +431,34 @@ class Faults(Case):
             one.serve(Request(tokens))
         self.assertGreater(other.counts()["loaded_blocks"], 0)
 
+    def test_blocks_of_a_failed_load_are_not_written_under_the_forward_pass(self):
+        """Copies that were enqueued before it failed end before the blocks are computed."""
+        from kvcache_client.vllm.streams import NoStreams
+
+        class Recorder(NoStreams):
+            waits = 0
+
+            def mark(self):
+                return "a place on the side stream"
+
+            def compute_after(self, mark):
+                self.waits += mark == "a place on the side stream"
+
+        daemon = self.daemon()
+        engine, other = self.engine(daemon), self.engine(daemon)
+        tokens = prompt(42)
+        other.serve(Request(tokens))
+        engine.workers[0]._worker._streams = recorder = Recorder()
+        request = Request(tokens)
+        engine.admit(request)
+        other.scheduler.reset_cache()
+        name = request.request_id
+        invalid, _ = engine.run(
+            step(new=[(name, engine.tables[name], 40)], scheduled={name: 2}), [(request, 40, 42)])
+        self.assertEqual(len(invalid), 10)
+        self.assertGreaterEqual(recorder.waits, 1)
+        engine.finish(request)
+
     def test_saves_are_held_back_for_the_steps_that_ran_ahead(self):
         """Each step counts once, although two calls end it."""
         engine = self.engine(self.daemon())

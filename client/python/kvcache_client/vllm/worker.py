@@ -209,6 +209,8 @@ class WorkerSide:
             lease.release()  # a load that is open keeps its blocks
 
     def _lose(self, loading: _Loading, blocks: Set[int]) -> None:
+        # Whatever was enqueued of it before it failed: these blocks are computed next.
+        self._streams.compute_after(self._streams.mark())
         self._invalid |= blocks
         self.counts["failed_loads"] += 1
         self.counts["failed_blocks"] += len(blocks)
