@@ -144,6 +144,21 @@ static void act_flush(struct play *p)
         (void)store_unpin(p->rig.store, &scope, &count, &why);
 }
 
+/* Quotas of namespaces that may be there, some of them nonsense. */
+static void act_quota(struct play *p)
+{
+    uint32_t how = fuzz_u8(&p->in);
+    struct store *store = p->rig.store;
+    const struct store_quota quota = {
+        .bytes = {(uint64_t)fuzz_u8(&p->in) << 15, (uint64_t)fuzz_u8(&p->in) << 15},
+        .leases = fuzz_u8(&p->in) / 8};
+    struct refusal why = {0};
+    uint32_t n;
+
+    (void)store_set_quota(store, table_namespace(store_table(store), how % 4)->digest, &quota,
+                          how & 16, &n, &why);
+}
+
 /* What is rare, and what came later than the first inputs, whose meaning stays. */
 static void act_more(struct play *p)
 {
@@ -151,6 +166,8 @@ static void act_more(struct play *p)
 
     if (which == 77)
         api_stop(p->rig.api);
+    else if (which == 78)
+        act_quota(p);
     else
         play_lend_actions[which % play_n_lend_actions](p);
 }

@@ -96,6 +96,9 @@ static void touch_request(const struct request *r)
     case WIRE_REPORT:
         touch_bytes(r->report.key);
         break;
+    case WIRE_QUOTA:
+        touch_bytes(r->quota.namespace_digest);
+        break;
     case WIRE_LIST:
         touch_text(r->list.what);
         break;
