@@ -51,8 +51,9 @@ struct copy_ops {
     /* Waits until the jobs of this call have ended, after one of them failed. */
     kvc_status (*settle)(struct cuda *cuda, void *stream);
 
-    /* For the daemon's copies: an event behind all that is on the stream so far, as CODEC_HANDLE_BYTES
-     * of a handle. *event is NULL where there is nothing to wait for. KVC_E_BUSY as for begin. */
+    /* For the daemon's copies: an event behind all that is on the stream so far, as
+     * CODEC_HANDLE_BYTES of a handle. *event is NULL where there is nothing to wait for. KVC_E_BUSY
+     * as for begin. */
     kvc_status (*share_event)(struct cuda *cuda, void *stream, uint8_t *handle,
                               const uint8_t **event);
 

@@ -207,8 +207,8 @@ bool lend_equal(const struct lent *a, const struct lent *b)
 {
     if (a == NULL || b == NULL)
         return a == b;
-    return a->on_gpu == b->on_gpu && a->n_pieces == b->n_pieces && a->n_slices == b->n_slices && a->n_blocks == b->n_blocks &&
-           same(a->bytes, b->bytes, a->n_pieces, sizeof(*a->bytes)) &&
+    return a->on_gpu == b->on_gpu && a->n_pieces == b->n_pieces && a->n_slices == b->n_slices &&
+           a->n_blocks == b->n_blocks && same(a->bytes, b->bytes, a->n_pieces, sizeof(*a->bytes)) &&
            same(a->offsets, b->offsets, a->n_pieces, sizeof(*a->offsets)) &&
            same(a->devices, b->devices, a->n_pieces, sizeof(*a->devices)) &&
            same(a->inodes, b->inodes, a->n_pieces, sizeof(*a->inodes)) &&

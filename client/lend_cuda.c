@@ -136,9 +136,8 @@ kvc_status lend_export_cuda(kvc_client *client, const struct lent *lent, uint32_
     for (uint32_t i = 0; i < n; i++) {
         const bool legacy = lent->inodes[at + i] != 0;
         int fd = -1;
-        kvc_status status =
-            cuda_export(client->cuda, lent->devices[at + i], legacy, &fd,
-                        batch->handles + (size_t)batch->n_handles * CUDA_IPC_BYTES);
+        kvc_status status = cuda_export(client->cuda, lent->devices[at + i], legacy, &fd,
+                                        batch->handles + (size_t)batch->n_handles * CUDA_IPC_BYTES);
 
         if (status != KVC_OK)
             return rpc_fail(&client->rpc, status, "slices",

@@ -32,7 +32,7 @@ struct map_tier {
     uint8_t *base; /* NULL: no such tier */
     uint64_t bytes, extent_bytes;
     uint32_t n_extents;
-    uint8_t *states; /* enum map_extent_state of each */
+    uint8_t *states;  /* enum map_extent_state of each */
     uint8_t **opened; /* NULL, or where the driver put those that came as handles */
 };
 

@@ -471,8 +471,7 @@ static bool is_owed(const struct server *s)
         (s->peers != NULL && peers_count(s->peers) > 0) ||
         (s->api != NULL && api_connections(s->api) > 0))
         return true;
-    if (s->api != NULL && (api_pieces(s->api) > 0 || api_errands(s->api) > 0) &&
-        !api_hangs(s->api))
+    if (s->api != NULL && (api_pieces(s->api) > 0 || api_errands(s->api) > 0) && !api_hangs(s->api))
         return true;
     return s->copier != NULL && copier_count(s->copier) > 0 && !copier_hangs(s->copier);
 }

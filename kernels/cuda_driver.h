@@ -139,8 +139,7 @@ struct cuda_ipc {
     X(stream_synchronize, "cuStreamSynchronize", 2000, (void *stream))                             \
     X(stream_capturing, "cuStreamIsCapturing", 10000, (void *stream, int *status))                 \
     X(stream_wait, "cuStreamWaitEvent", 3020, (void *stream, void *event, unsigned flags))         \
-    X(stream_call, "cuLaunchHostFunc", 10000,                                                      \
-      (void *stream, void (*call)(void *arg), void *arg))                                          \
+    X(stream_call, "cuLaunchHostFunc", 10000, (void *stream, void (*call)(void *arg), void *arg))  \
     X(event_create, "cuEventCreate", 2000, (void **event, unsigned flags))                         \
     X(event_destroy, "cuEventDestroy", 4000, (void *event))                                        \
     X(event_record, "cuEventRecord", 2000, (void *event, void *stream))                            \

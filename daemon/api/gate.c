@@ -13,8 +13,8 @@ struct gate_event {
     struct gates *gates;
     uint8_t handle[DEVICE_HANDLE_BYTES];
     uint32_t waits;
-    bool asked;  /* it is with the errand, or has been answered by it */
-    bool orphan; /* to be closed as soon as it is not */
+    bool asked;                 /* it is with the errand, or has been answered by it */
+    bool orphan;                /* to be closed as soon as it is not */
     struct device_event *event; /* the errands' */
     kvc_status seen;
     struct errand closing;

@@ -16,7 +16,7 @@ struct gate_event;
 struct gate_wait {
     struct list link;
     struct gate_event *event; /* NULL: it needs not wait */
-    bool asked; /* the answer that is under way is for it */
+    bool asked;               /* the answer that is under way is for it */
     /* Called once, on the loop, never from inside gate_wait; not KVC_OK: it cannot be known. */
     void (*passed)(struct gate_wait *wait, kvc_status status);
 };

@@ -120,12 +120,12 @@ static kvc_status export_extents(const struct session *s, const uint32_t *extent
     for (uint32_t i = 0; i < n; i++) {
         struct tier *tier = s->api->tiers[EXTENT_TIER(extents[i])];
         const bool has_handle = tier_memory(tier) == DEVICE_MEMORY_CUDA_HANDLE;
-        kvc_status status =
-            has_handle
-                ? tier_export_handle(tier, EXTENT_INDEX(extents[i]),
-                                     handed->handles +
-                                         (size_t)handed->n_handles * DEVICE_HANDLE_BYTES)
-                : tier_export(tier, EXTENT_INDEX(extents[i]), readonly, &handed->fds[handed->n_fds]);
+        kvc_status status = has_handle
+                                ? tier_export_handle(tier, EXTENT_INDEX(extents[i]),
+                                                     handed->handles + (size_t)handed->n_handles *
+                                                                           DEVICE_HANDLE_BYTES)
+                                : tier_export(tier, EXTENT_INDEX(extents[i]), readonly,
+                                              &handed->fds[handed->n_fds]);
 
         if (status != KVC_OK) {
             close_fds(handed->fds, handed->n_fds);

@@ -24,10 +24,10 @@ struct memory {
     uint64_t id, generation;
     uint32_t part, n_pieces;
     enum memory_state state;
-    struct region *region;          /* NULL: it is being unmapped */
-    uint32_t uses;                  /* transfers, and a piece that is being opened */
-    bool opening;                   /* pieces of a GPU, by its errands: others must wait */
-    struct owed { /* requests to be answered */
+    struct region *region; /* NULL: it is being unmapped */
+    uint32_t uses;         /* transfers, and a piece that is being opened */
+    bool opening;          /* pieces of a GPU, by its errands: others must wait */
+    struct owed {          /* requests to be answered */
         bool owed;
         uint32_t seq;
     } suspend, drop;

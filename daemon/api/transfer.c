@@ -84,9 +84,8 @@ kvc_status transfer_take_event(struct transfer *t, struct bytes event, struct re
     if (event.len == 0)
         return KVC_OK;
     status = gate_prepare(t->session, event.data, &t->gate);
-    return status == KVC_OK
-               ? KVC_OK
-               : refuse(why, status, "no room for another event to wait for", "event");
+    return status == KVC_OK ? KVC_OK
+                            : refuse(why, status, "no room for another event to wait for", "event");
 }
 
 /* None of its chunks has begun, and none will. */

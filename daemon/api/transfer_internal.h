@@ -56,8 +56,7 @@ struct transfer *transfer_make(struct session *session, enum copier_way way, uin
                                uint32_t n_chunks);
 void transfer_release(struct transfer *transfer);
 /* The event of the request, which was checked; none is fine. */
-kvc_status transfer_take_event(struct transfer *transfer, struct bytes event,
-                               struct refusal *why);
+kvc_status transfer_take_event(struct transfer *transfer, struct bytes event, struct refusal *why);
 
 /* The chunks that are there; afterwards it ends by itself. */
 void transfer_start_chunks(struct transfer *transfer);

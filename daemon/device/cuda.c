@@ -96,8 +96,7 @@ static kvc_status copy_run(struct device_slab *to, uint64_t to_offset, struct de
     kvc_status status = KVC_OK;
 
     if (from->ops == &device_cuda_host)
-        status =
-            device_cuda_host_ready(from, from_extent, from_offset % from->extent_bytes, bytes);
+        status = device_cuda_host_ready(from, from_extent, from_offset % from->extent_bytes, bytes);
     if (status == KVC_OK && to->ops == &device_cuda_host)
         status = device_cuda_host_ready(to, extent, to_offset % to->extent_bytes, bytes);
     if (status == KVC_OK)

@@ -30,7 +30,7 @@ struct cuda_gpu {
 struct device_cuda {
     struct cuda_driver driver;
     struct nvml *nvml; /* NULL: this machine has none */
-    bool legacy; /* the GPUs' slab has handles and no descriptors */
+    bool legacy;       /* the GPUs' slab has handles and no descriptors */
     uint32_t n_gpus;
     struct cuda_gpu gpus[DEVICE_GPUS_MAX];
     atomic_uint thread_blocks; /* of copies by the daemon at most; 0: what was measured */

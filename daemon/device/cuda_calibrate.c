@@ -7,12 +7,12 @@
 #include "daemon/base/mem.h"
 #include "daemon/device/cuda.h"
 
-#define CHUNK_BYTES  (12u << 20)
-#define SLICES       48u
-#define SLICE_BYTES  4096u
-#define BLOCKS       (CHUNK_BYTES / SLICES / SLICE_BYTES)
-#define REPEATS      5
-#define NEARLY       1.15f /* times the best */
+#define CHUNK_BYTES (12u << 20)
+#define SLICES      48u
+#define SLICE_BYTES 4096u
+#define BLOCKS      (CHUNK_BYTES / SLICES / SLICE_BYTES)
+#define REPEATS     5
+#define NEARLY      1.15f /* times the best */
 
 struct trial {
     struct device_cuda *cuda;
@@ -43,8 +43,8 @@ static int make_memory(struct trial *t)
         t->slice_bytes[i] = SLICE_BYTES;
     t->layout.slice_offsets = t->slice_offsets;
     (void)pack_layout_init(&t->layout, t->slice_bytes, SLICES);
-    error =
-        driver->memory_alloc(&t->memory, 2ull * CHUNK_BYTES + scratch_bytes + round_up(table_bytes));
+    error = driver->memory_alloc(&t->memory,
+                                 2ull * CHUNK_BYTES + scratch_bytes + round_up(table_bytes));
     if (error != 0) {
         t->memory = 0;
         return error;

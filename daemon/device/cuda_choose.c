@@ -30,8 +30,7 @@ static kvc_status check_gpu(struct device_cuda *cuda, const struct cuda_gpu *gpu
     if ((!vmm || !export) && choice->memory == DEVICE_MEMORY_DESCRIPTORS)
         return refuse(why, KVC_E_UNSUPPORTED, gpu->name,
                       "cannot export memory as file descriptors");
-    cuda->legacy =
-        cuda->legacy || !vmm || !export || choice->memory == DEVICE_MEMORY_HANDLES;
+    cuda->legacy = cuda->legacy || !vmm || !export || choice->memory == DEVICE_MEMORY_HANDLES;
     if (!pointers)
         return refuse(why, KVC_E_UNSUPPORTED, gpu->name,
                       "has no common addresses for registered host memory");
@@ -180,9 +179,9 @@ static kvc_status check_peers(const struct device_cuda *cuda, char why[DEVICE_WH
         for (uint32_t b = 0; b < cuda->n_gpus; b++) {
             int can = 0;
 
-            if (a != b && (cuda->driver.peer_can(&can, cuda->gpus[a].ordinal,
-                                                 cuda->gpus[b].ordinal) != 0 ||
-                           !can))
+            if (a != b &&
+                (cuda->driver.peer_can(&can, cuda->gpus[a].ordinal, cuda->gpus[b].ordinal) != 0 ||
+                 !can))
                 return refuse(why, KVC_E_UNSUPPORTED, cuda->gpus[a].name,
                               "cannot reach the memory of another of the GPUs; a daemon for each "
                               "of them can be started (--gpus)");

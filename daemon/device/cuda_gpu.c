@@ -264,8 +264,8 @@ static kvc_status zero_extent(struct device_slab *slab, uint32_t extent)
         cuda->driver.set_async(address_of(slab, extent), 0, slab->extent_bytes, stream));
 
     if (status == KVC_OK)
-        status = device_cuda_check(cuda, "cannot zero", extent,
-                                   cuda->driver.stream_synchronize(stream));
+        status =
+            device_cuda_check(cuda, "cannot zero", extent, cuda->driver.stream_synchronize(stream));
     return status;
 }
 

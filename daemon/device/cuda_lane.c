@@ -17,7 +17,7 @@ struct device_lane {
     void *stream;
     void *event; /* behind the last function of the host */
     uint64_t scratch;
-    uint64_t *cells; /* of the host, written by kernels */
+    uint64_t *cells;   /* of the host, written by kernels */
     atomic_bool armed; /* a copy is under way whose done is owed */
     device_done_cb *done;
     void *arg;

@@ -1,6 +1,7 @@
 /*
  * GPU memory where descriptors are not to be had: extents that each are an allocation, which others
- * open by a legacy handle. They lie where the driver puts them, so that nothing lies in two of them.
+ * open by a legacy handle. They lie where the driver puts them, so that nothing lies in two of
+ * them.
  */
 #include <assert.h>
 #include <string.h>
@@ -90,13 +91,12 @@ static kvc_status legacy_extent_create(struct device_slab *slab, uint32_t extent
                                cuda->driver.memory_alloc(&address, slab->extent_bytes));
     if (status == KVC_OK) {
         legacy->addresses[extent] = address;
-        status = device_cuda_check(
-            cuda, "cannot zero", extent,
-            cuda->driver.set_async(address, 0, slab->extent_bytes, stream));
+        status = device_cuda_check(cuda, "cannot zero", extent,
+                                   cuda->driver.set_async(address, 0, slab->extent_bytes, stream));
     }
     if (status == KVC_OK)
-        status = device_cuda_check(cuda, "cannot zero", extent,
-                                   cuda->driver.stream_synchronize(stream));
+        status =
+            device_cuda_check(cuda, "cannot zero", extent, cuda->driver.stream_synchronize(stream));
     device_cuda_leave(cuda);
     return status;
 }

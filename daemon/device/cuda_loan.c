@@ -225,8 +225,9 @@ static kvc_status loan_map(struct device_loan *loan, const char **why)
     status =
         check(loan, "no addresses", loan->cuda->driver.vmm_reserve(&base, bytes, 0, 0, 0)) == KVC_OK
             ? KVC_OK
-            : refuse(why, KVC_E_MAP, "there are no addresses for so many bytes, or not in whole "
-                                     "units of GPU memory");
+            : refuse(why, KVC_E_MAP,
+                     "there are no addresses for so many bytes, or not in whole "
+                     "units of GPU memory");
     if (status == KVC_OK) {
         loan->base = (uintptr_t)base;
         loan->reserved = bytes;

@@ -131,11 +131,11 @@ struct device_lending {
     void (*loan_close)(struct device_loan *loan);
 
     /*
-     * Lanes. A copy is some jobs, each with the place of its first cell, and a flush; done is called
-     * once when all of them have ended, at the earliest inside of flush. A job that fails was not
-     * enqueued, and ends the copy: settle returns when those before it have ended. look is for a
-     * copy whose done is overdue: KVC_E_BUSY says to wait on, anything else that done will not be
-     * called for it any more, and how it ended. Cells are read when it has.
+     * Lanes. A copy is some jobs, each with the place of its first cell, and a flush; done is
+     * called once when all of them have ended, at the earliest inside of flush. A job that fails
+     * was not enqueued, and ends the copy: settle returns when those before it have ended. look is
+     * for a copy whose done is overdue: KVC_E_BUSY says to wait on, anything else that done will
+     * not be called for it any more, and how it ended. Cells are read when it has.
      */
     kvc_status (*lane_open)(void *state, uint32_t gpu, device_done_cb *done, void *arg,
                             struct device_lane **lane);
@@ -149,8 +149,8 @@ struct device_lending {
 
     /*
      * How many thread blocks a copy takes at most: those that calibrate (on the GPU's thread, for
-     * some milliseconds) found to be enough, until then as many as run at a time; or as many as were
-     * set, if not 0. Any thread.
+     * some milliseconds) found to be enough, until then as many as run at a time; or as many as
+     * were set, if not 0. Any thread.
      */
     void (*calibrate)(void *state, uint32_t gpu);
     void (*limit_thread_blocks)(void *state, uint32_t thread_blocks);

@@ -1,9 +1,9 @@
 /*
- * The copier: copies by the daemon between workers' memory and slots, on libuv's pool, or by kernels
- * of the GPU that the memory lies on, which the pool only launches. A job is a chunk of a save or of
- * a load, all of whose memory lies on one GPU. Each session has a queue; the queues take turns, a job each time,
- * so that who asks for much makes nobody else wait for more than a few chunks. In one queue loads
- * go before saves: somebody waits for their bytes.
+ * The copier: copies by the daemon between workers' memory and slots, on libuv's pool, or by
+ * kernels of the GPU that the memory lies on, which the pool only launches. A job is a chunk of a
+ * save or of a load, all of whose memory lies on one GPU. Each session has a queue; the queues take
+ * turns, a job each time, so that who asks for much makes nobody else wait for more than a few
+ * chunks. In one queue loads go before saves: somebody waits for their bytes.
  *
  * Fault sites: "copier.copy" fails a job half way; "copier.late" holds one back for a millisecond
  * each time that it fires, so armed for ever it holds all copies until it is off.

@@ -89,9 +89,9 @@ static kvc_status copy_run(struct lane *lane, uint32_t first, uint32_t n_blocks)
         return status;
     lane->bytes += bytes_of(&pack);
     if (lane->on_gpu != NULL) {
-        status = lane->copier->device->lending->lane_job(
-            lane->on_gpu, region_loan(region), job->way == COPIER_GATHER, &pack, first,
-            touches_host(blocks, n_blocks));
+        status = lane->copier->device->lending->lane_job(lane->on_gpu, region_loan(region),
+                                                         job->way == COPIER_GATHER, &pack, first,
+                                                         touches_host(blocks, n_blocks));
         lane->pending = lane->pending || status == KVC_OK;
         return status;
     }
@@ -141,4 +141,3 @@ void copier_copy(uv_work_t *work)
     if (lane->pending)
         flush(lane);
 }
-

@@ -199,7 +199,7 @@ kvc_status region_check_places(const struct region *region, uint32_t n_pieces,
     for (place = region->places; place < end_of(region); place++)
         if (!region_slice_fits(place, region->blocks, region->pieces[place->piece].bytes))
             return region_refuse(why, KVC_E_INVALID, "slice_offsets", place - region->places,
-                         "a block ends behind its piece");
+                                 "a block ends behind its piece");
     switch (region_check_overlap(region->places, region->layout.n_slices, region->blocks,
                                  region->pieces, n_pieces)) {
     case REGION_APART:
@@ -218,7 +218,8 @@ bool region_equal(const struct region *a, const struct region *b)
 {
     const uint32_t n = a->layout.n_slices;
 
-    return (a->loan != NULL) == (b->loan != NULL) && a->blocks == b->blocks && n == b->layout.n_slices && a->n_pieces == b->n_pieces &&
+    return (a->loan != NULL) == (b->loan != NULL) && a->blocks == b->blocks &&
+           n == b->layout.n_slices && a->n_pieces == b->n_pieces &&
            memcmp(a->places, b->places, n * sizeof(*a->places)) == 0 &&
            memcmp(a->pieces, b->pieces, a->n_pieces * sizeof(*a->pieces)) == 0;
 }

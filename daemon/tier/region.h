@@ -51,8 +51,8 @@ uint32_t region_pieces(const struct region *region); /* so far */
  * Memory of a GPU instead: from here on the region is a loan of that GPU's, whose errands it is
  * ended by. Pieces of host memory and of a GPU do not mix.
  */
-kvc_status region_lend(struct region *region, const struct device *device,
-                       struct errands *errands, uint32_t gpu, const struct device_lender *lender);
+kvc_status region_lend(struct region *region, const struct device *device, struct errands *errands,
+                       uint32_t gpu, const struct device_lender *lender);
 /* These two may hang, and are for a thread that is not the loop's. region_lend_finish stands for
  * region_finish. A slice may run on over pieces that came as descriptors, one behind the other. */
 kvc_status region_lend_add(struct region *region, const struct device_piece *piece,
@@ -77,8 +77,9 @@ void region_enter(struct region *region);
 kvc_status region_leave(struct region *region);
 
 /*
- * Unmaps it on libuv's pool, or by the GPU's errands, and frees it, then calls done, if there is any, on the loop. Nobody
- * uses it any more. Half-built ones and NULL (done is not called) are fine.
+ * Unmaps it on libuv's pool, or by the GPU's errands, and frees it, then calls done, if there is
+ * any, on the loop. Nobody uses it any more. Half-built ones and NULL (done is not called) are
+ * fine.
  */
 typedef void region_unmapped_cb(void *arg);
 void region_destroy(uv_loop_t *loop, struct region *region, region_unmapped_cb *done, void *arg);

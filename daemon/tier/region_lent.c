@@ -4,8 +4,8 @@
 #include "daemon/base/mem.h"
 #include "daemon/tier/region_internal.h"
 
-kvc_status region_lend(struct region *region, const struct device *device,
-                       struct errands *errands, uint32_t gpu, const struct device_lender *lender)
+kvc_status region_lend(struct region *region, const struct device *device, struct errands *errands,
+                       uint32_t gpu, const struct device_lender *lender)
 {
     assert(region->n_mapped == 0 && region->loan == NULL);
     region->lending = device->lending;
@@ -29,11 +29,11 @@ kvc_status region_lend_add(struct region *region, const struct device_piece *pie
         return region_refuse(why, KVC_E_INVALID, "kinds", -1, "more pieces than the region has");
     status = region->lending->loan_add(region->loan, piece, &detail);
     if (status != KVC_OK)
-        return region_refuse(
-            why, status, piece->kind == DEVICE_MEMORY_CUDA_FD ? "fds" : "handles", index, detail);
+        return region_refuse(why, status, piece->kind == DEVICE_MEMORY_CUDA_FD ? "fds" : "handles",
+                             index, detail);
     /* Of a descriptor's piece the place is known when all are mapped. */
-    region->pieces[index] = (struct region_piece){
-        .device = piece->kind == DEVICE_MEMORY_CUDA_FD, .bytes = piece->bytes};
+    region->pieces[index] = (struct region_piece){.device = piece->kind == DEVICE_MEMORY_CUDA_FD,
+                                                  .bytes = piece->bytes};
     region->n_mapped++;
     return KVC_OK;
 }

@@ -60,7 +60,7 @@ struct worker {
     void *context, *stream;
     void *hold; // the kernel of worker_hold, once it was needed
     uint32_t n_blocks;
-    bool mapped;     // memory is made of pieces
+    bool mapped; // memory is made of pieces
     bool by_daemon;
     uint64_t memory; // n_blocks x SCENE_BLOCK_BYTES per slice, slice by slice
     uint8_t *mirror; // on the host
@@ -74,8 +74,8 @@ struct worker {
 struct worker_options {
     kvc_role role;
     uint32_t n_blocks;
-    int ordinal; // of its GPU
-    bool mapped; // its KV cache is made of mapped pieces, which is what torch's segments are
+    int ordinal;    // of its GPU
+    bool mapped;    // its KV cache is made of mapped pieces, which is what torch's segments are
     bool by_daemon; // the daemon copies
     bool may_be_refused; // what registering its part said stands in worker::registered
 };

@@ -79,7 +79,8 @@ static void play(const struct scene_daemon *d, void *arg)
     worker_close(&w);
 }
 
-static void run(const struct scene_daemon *d, bool by_daemon, uint32_t first_key, kvc_status outcome)
+static void run(const struct scene_daemon *d, bool by_daemon, uint32_t first_key,
+                kvc_status outcome)
 {
     struct play p = {.by_daemon = by_daemon, .first_key = first_key, .outcome = outcome};
 

@@ -128,10 +128,9 @@ static void name_gpu(int ordinal, char name[48])
     CHECK(read(u.pipe[0], b, 16) == 16);
     close(u.pipe[0]);
     close(u.pipe[1]);
-    snprintf(name, 48,
-             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
-             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
-             b[15]);
+    snprintf(name, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+             b[14], b[15]);
 }
 
 static void play_refused(const struct scene_daemon *d, void *arg)

@@ -22,11 +22,10 @@ static void play(const struct scene_daemon *d, void *arg)
     const struct play *p = arg;
     struct worker w;
 
-    worker_open_with(&w, d,
-                     &(struct worker_options){.role = p->role,
-                                              .n_blocks = BLOCKS,
-                                              .ordinal = p->ordinal,
-                                              .by_daemon = p->by_daemon});
+    worker_open_with(
+        &w, d,
+        &(struct worker_options){
+            .role = p->role, .n_blocks = BLOCKS, .ordinal = p->ordinal, .by_daemon = p->by_daemon});
     if (!p->by_daemon)
         CHECK(w.client->map.tiers[0].opened != NULL);
     if (p->puts)
@@ -46,8 +45,8 @@ static void saved_and_loaded_every_way(void)
 
     scene_daemon_start(&d, (const char *[]){"--gpu-memory", "legacy", NULL});
     run(&d, (struct play){.role = KVC_ROLE_WORKER, .puts = true, .first_key = 1000});
-    run(&d, (struct play){
-                .role = KVC_ROLE_WORKER, .by_daemon = true, .puts = true, .first_key = 2000});
+    run(&d,
+        (struct play){.role = KVC_ROLE_WORKER, .by_daemon = true, .puts = true, .first_key = 2000});
     for (uint32_t key = 1000; key <= 2000; key += 1000) {
         run(&d, (struct play){.role = KVC_ROLE_WORKER, .first_key = key});
         run(&d, (struct play){.role = KVC_ROLE_READER, .first_key = key});
@@ -139,8 +138,7 @@ static void play_large(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
     kvc_slice slice = {.stride = 3 << 20, .bytes = 3 << 20};
-    const kvc_part_desc desc = {
-        .block_tokens = 16, .slices = &slice, .n_slices = 1, .n_blocks = 2};
+    const kvc_part_desc desc = {.block_tokens = 16, .slices = &slice, .n_slices = 1, .n_blocks = 2};
     kvc_part part;
 
     (void)arg;

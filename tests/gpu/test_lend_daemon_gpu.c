@@ -94,9 +94,9 @@ static void play_twice(const struct scene_daemon *d, void *arg)
     struct worker w, v;
 
     (void)arg;
-    worker_open_with(&w, d,
-                     &(struct worker_options){
-                         .role = KVC_ROLE_WORKER, .n_blocks = 100, .by_daemon = true});
+    worker_open_with(
+        &w, d,
+        &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = 100, .by_daemon = true});
     v = w;
     worker_register_as(&v, 8);
     CHECK(v.part != w.part);
@@ -269,11 +269,10 @@ static void play_saving_on(const struct scene_daemon *d, void *arg)
     const struct play *p = arg;
     struct worker w;
 
-    worker_open_with(&w, d,
-                     &(struct worker_options){.role = KVC_ROLE_WORKER,
-                                              .n_blocks = p->n,
-                                              .mapped = p->mapped,
-                                              .by_daemon = true});
+    worker_open_with(
+        &w, d,
+        &(struct worker_options){
+            .role = KVC_ROLE_WORKER, .n_blocks = p->n, .mapped = p->mapped, .by_daemon = true});
     worker_fill(&w, 7000, p->n);
     for (uint32_t i = 0;; i++) {
         (void)worker_save_enqueue(&w, 7000 + i * p->n, p->n);

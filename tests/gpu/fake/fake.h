@@ -52,7 +52,8 @@ bool fake_find(uint64_t address, unsigned kinds, struct fake_range *range);
 bool fake_add(const struct fake_range *range);
 // Removes the range of this kind that begins there.
 bool fake_drop(uint64_t at, enum fake_kind kind, struct fake_range *range);
-// Counts an open of a range that is open already, or one less; the count after it. 0: there is none.
+// Counts an open of a range that is open already, or one less; the count after it. 0: there is
+// none.
 uint32_t fake_count_open(uint64_t owner, uint64_t *at, int change);
 
 // Launches of this process never run, from when it is set on.

@@ -1,6 +1,6 @@
-// Memory and events of another process, for the driver without a GPU: a memory's handle is a pid and
-// a descriptor there, so that who exports and who opens must see each other in /proc; an event's is
-// the name of a file in $KVC_FAKE_CUDA.
+// Memory and events of another process, for the driver without a GPU: a memory's handle is a pid
+// and a descriptor there, so that who exports and who opens must see each other in /proc; an
+// event's is the name of a file in $KVC_FAKE_CUDA.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

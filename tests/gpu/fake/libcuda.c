@@ -295,9 +295,9 @@ static uint64_t copy_slice(uint8_t *to, const uint8_t *from, const struct pack_c
     return sum;
 }
 
-int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                       void *stream, void **parameters, void **extra)
+int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream,
+                void **parameters, void **extra)
 {
     const struct pack_cuda_args *args = parameters[0];
     const struct pack_cuda_row *rows = (const void *)(uintptr_t)args->rows;

@@ -282,8 +282,7 @@ int fake_vmm_access(uint64_t address, size_t bytes, const struct cuda_access *ac
     for (size_t i = 0; i < count; i++) {
         if (access[i].location.type != 1)
             return INVALID;
-        protection |=
-            access[i].flags == CUDA_ACCESS_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
+        protection |= access[i].flags == CUDA_ACCESS_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
     }
     return mprotect((void *)(uintptr_t)address, bytes, protection) == 0 ? 0 : INVALID;
 }
@@ -334,6 +333,6 @@ int fake_pointer_attribute(void *value, int attribute, uint64_t pointer)
         return 0;
     }
     *(int *)value = attribute == CUDA_POINTER_MEMORY_TYPE ? (int)CUDA_MEMORY_DEVICE
-                                                        : fake_ordinal_of(range.gpu);
+                                                          : fake_ordinal_of(range.gpu);
     return 0;
 }

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 struct fake_event {
-    uint64_t name; // of one that other processes open; else 0
-    bool made;     // here
+    uint64_t name;       // of one that other processes open; else 0
+    bool made;           // here
     atomic_int *pending; // whether it was recorded behind launches that never run
 };
 
