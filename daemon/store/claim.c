@@ -1,6 +1,7 @@
 #include "daemon/store/claim.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "daemon/base/mem.h"
 #include "daemon/store/claim_internal.h"
@@ -32,12 +33,13 @@ void claim_look(struct store *store)
 
 void claim_end(struct claim *claim, uint64_t look)
 {
-    if (claim->cls) {
-        claim->cls->claims[claim->tier] = NULL;
-        claim->cls->look[claim->tier] = look;
-    }
     list_remove(&claim->link);
-    mem_free(claim);
+    if (!claim->cls) {
+        mem_free(claim);
+        return;
+    }
+    claim->cls->claims[claim->tier] = NULL;
+    claim->cls->look[claim->tier] = look;
 }
 
 void claim_count(const struct claim *claim, uint32_t *used, uint32_t *loose)
@@ -54,11 +56,12 @@ void claim_count(const struct claim *claim, uint32_t *used, uint32_t *loose)
 static struct claim *begin(struct store *store, struct tier_class *cls, enum tier_kind tier,
                            uint32_t first, uint32_t n, uint64_t now)
 {
-    struct claim *claim = mem_zalloc(sizeof(*claim));
+    struct claim *claim = cls ? &cls->own_claims[tier] : mem_zalloc(sizeof(*claim));
     uint32_t loose;
 
     if (!claim)
         return NULL;
+    memset(claim, 0, sizeof(*claim));
     claim->store = store;
     claim->cls = cls;
     claim->tier = tier;
@@ -174,8 +177,10 @@ static uint64_t answer(struct tier_class *cls, enum tier_kind tier, uint64_t now
     if (grant_free(store, cls, tier))
         return UINT64_MAX;
     first = claim_choose(cls, tier, now, &n);
-    if (first == TABLE_NONE || !begin(store, cls, tier, first, n, now))
+    if (first == TABLE_NONE)
         cls->look[tier] = now + CLAIM_RETRY_US;
+    else
+        (void)begin(store, cls, tier, first, n, now);
     return UINT64_MAX;
 }
 

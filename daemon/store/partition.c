@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include "daemon/base/mem.h"
+#include "daemon/store/claim.h"
 #include "daemon/store/room.h"
 
 static const enum order orders[] = {ORDER_DIRTY, ORDER_CLEAN, ORDER_HOST};
@@ -23,6 +24,11 @@ static kvc_status class_make(struct store *store, uint32_t tenant, uint64_t slot
     cls = mem_zalloc(sizeof(*cls));
     if (!cls)
         return KVC_E_NO_MEMORY;
+    cls->own_claims = mem_array(TIER_COUNT, sizeof(struct claim));
+    if (!cls->own_claims) {
+        mem_free(cls);
+        return KVC_E_NO_MEMORY;
+    }
     cls->store = store;
     cls->tenant = tenant;
     cls->slot_bytes = slot_bytes;
@@ -111,6 +117,7 @@ static void class_destroy(struct tier_class *cls)
         for (size_t i = 0; i < N_ORDERS; i++)
             expiry_free(&cls->givers[quota][orders[i]]);
     list_remove(&cls->link);
+    mem_free(cls->own_claims);
     mem_free(cls);
 }
 

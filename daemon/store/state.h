@@ -44,6 +44,7 @@ struct tier_class {
     uint32_t demoting;                    /* copies in flight */
     struct list wants;                    /* store::claimants */
     struct claim *claims[TIER_COUNT];     /* under way for it; NULL: none */
+    struct claim *own_claims;             /* one a tier: what those point to */
     bool wanting[TIER_COUNT];             /* found no free slot since the latest look */
     uint64_t look[TIER_COUNT];            /* clock_us before which no extent is looked for */
 };

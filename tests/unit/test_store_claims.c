@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
-#include "daemon/base/fault.h"
 #include "daemon/store/claim.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
@@ -369,21 +368,6 @@ START_TEST(S19_also_with_a_host_tier_that_takes_nothing)
 }
 END_TEST
 
-START_TEST(out_of_memory_for_a_claim_is_tried_again)
-{
-    struct kit_owner *worker = open_full(32, 64);
-
-    use(add_size(worker, SMALL));
-    kit_save(&kit, worker, 900, 1, &save);
-    fault_arm("mem.alloc", 0, UINT32_MAX);
-    kit_tick(&kit);
-    fault_arm("mem.alloc", 0, 0);
-    ck_assert_uint_eq(kit.n_moves, 0);
-    until_in_gpu(worker, 1000, 60);
-    kit_close(&kit);
-}
-END_TEST
-
 CHECK_MAIN_LOOPS("store/claims", CHECK_LIFE_S,
                  {S18_a_second_slot_size_gets_an_extent_of_a_full_tier, 0, 0},
                  {S24_also_where_one_tier_is_all_there_is, 0, 1}, {the_coldest_extent_goes, 0, 0},
@@ -392,5 +376,4 @@ CHECK_MAIN_LOOPS("store/claims", CHECK_LIFE_S,
                  {S15_unproved_slots_keep_their_extent, 0, 1},
                  {two_sizes_that_are_used_alike_do_not_trade, 0, 0}, {memory_follows_use, 0, 0},
                  {S3_a_large_block_gets_a_run_of_extents, 0, 0}, {a_promise_is_kept_and_ends, 0, 1},
-                 {S19_also_with_a_host_tier_that_takes_nothing, 0, 0},
-                 {out_of_memory_for_a_claim_is_tried_again, 0, 0})
+                 {S19_also_with_a_host_tier_that_takes_nothing, 0, 0})
