@@ -152,6 +152,12 @@ typedef struct kvc_slice {
  *  - kvc_load waits for the daemon, at most load_ms. See there for what must not be reused when it
  *    fails.
  *  - kvc_suspend waits until the daemon has left the memory alone.
+ *
+ * With a daemon that has a GPU it is memory of the client's GPU, which must be one of the daemon's,
+ * and the library finds what it consists of by itself: allocations of cudaMalloc, or pieces that
+ * were mapped with a handle of the kind of a descriptor (torch's expandable_segments), not memory of
+ * a stream's pool or managed memory. Copies then wait for an event that is recorded on `stream`: a
+ * save for what computes its blocks, a load for what still uses its destinations.
  */
 typedef enum kvc_copy { KVC_COPY_WORKER = 0, KVC_COPY_DAEMON = 1 } kvc_copy;
 
@@ -182,7 +188,7 @@ typedef struct kvc_part_desc {
                               whose blocks are then evicted together; NULL: none */
     kvc_copy copy;
     const kvc_memory *memories; /* for KVC_COPY_DAEMON: every slice lies in one of them, and no two
-                                   slices or blocks share a byte */
+                                   slices or blocks share a byte; with a GPU not looked at */
     uint32_t n_memories;
 } kvc_part_desc;
 
@@ -284,8 +290,8 @@ typedef struct kvc_load_args {
  * that the load was cancelled and that nothing writes to the destinations any more. KVC_E_BUSY (the
  * daemon did not even answer to that) and KVC_E_DISCONNECTED or KVC_E_PROTOCOL (it may not know
  * yet) leave a copy that may still run: destinations must not be reused before kvc_suspend, or
- * after a lost session kvc_reconnect, has returned KVC_OK, or the daemon's process is gone. stream
- * and no_verify mean nothing there.
+ * after a lost session kvc_reconnect, has returned KVC_OK, or the daemon's process is gone. no_verify
+ * means nothing there, and stream only with a GPU.
  */
 KVC_API kvc_status kvc_load(kvc_client *client, const kvc_load_args *args);
 
