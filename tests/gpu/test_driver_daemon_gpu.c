@@ -4,6 +4,7 @@
 //   test_driver_daemon_gpu [word]    only the tests whose name has the word
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -117,6 +118,40 @@ static void an_open_that_hangs(void)
     scene_daemon_stop(&d);
 }
 
+// What was being opened for it is closed again.
+static void killed_while_its_memory_is_opened(void)
+{
+    struct play p = {.by_daemon = true, .first_key = 1000};
+    struct scene_baseline before;
+    struct scene_daemon d;
+
+    all_off();
+    scene_daemon_start(&d, NULL);
+    scene_populated(&d);
+    scene_run(play, &d, &p);
+    scene_settled(&d);
+    before = scene_baseline(&d);
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+        pid_t pid;
+
+        on("hang-open");
+        pid = scene_fork(play, &d, &p);
+        while (scene_stats(&d).driver_calls == 0) {
+            CHECK(scene_now_us() < until_us);
+            usleep(2000);
+        }
+        CHECK(kill(pid, SIGKILL) == 0);
+        scene_wait(pid);
+        usleep(20000);
+        off("hang-open");
+        scene_returns_to(&d, &before);
+    }
+    run(&d, true, 2000, KVC_OK);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
 // Not even the end of the daemon waits for it.
 static void a_close_that_hangs(void)
 {
@@ -192,6 +227,7 @@ static void a_context_that_fails(void)
 
 static const struct scene_test tests[] = {
     {"F4 an open that hangs", an_open_that_hangs, 0},
+    {"killed while its memory is opened", killed_while_its_memory_is_opened, 0},
     {"F4 a close that hangs", a_close_that_hangs, 0},
     {"an unmap that hangs for a while", an_unmap_that_hangs, 0},
     {"ends that are not told", ends_that_are_not_told, 0},
