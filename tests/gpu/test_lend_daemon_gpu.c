@@ -307,6 +307,23 @@ static void killed_while_the_daemon_copies(void)
     scene_daemon_stop(&d);
 }
 
+static void thread_blocks_are_measured_or_set(void)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+    struct scene_daemon d;
+
+    scene_daemon_start(&d, (const char *[]){"--copy-thread-blocks", "16", NULL});
+    CHECK(scene_stats(&d).copy_thread_blocks == 16);
+    run(&d, false, true, true, 1000);
+    scene_daemon_stop(&d);
+    scene_daemon_start(&d, NULL);
+    while (scene_stats(&d).copy_thread_blocks == 0) {
+        CHECK(scene_now_us() < until_us);
+        usleep(10000);
+    }
+    scene_daemon_stop(&d);
+}
+
 static const struct scene_test tests[] = {
     {"lent by a handle", lent_by_a_handle, 0},
     {"lent in pieces", lent_in_pieces, 0},
@@ -316,6 +333,7 @@ static const struct scene_test tests[] = {
     {"who waits holds up nobody", who_waits_holds_up_nobody, 0},
     {"F17 an event that goes with its worker", an_event_that_goes_with_its_worker, 0},
     {"a captured stream is refused", a_captured_stream_is_refused, 0},
+    {"thread blocks are measured, or set", thread_blocks_are_measured_or_set, 0},
     {"F45 killed while the daemon copies", killed_while_the_daemon_copies, 0},
 };
 
