@@ -19,7 +19,7 @@ static struct engine a, b; /* workers of the first daemon, and of the last */
 
 static void begin(uint32_t n, const char *mode, uint32_t remote_ms)
 {
-    const char *const args[] = {"--transfer", mode, "--peer-time", "500ms", NULL};
+    const char *const args[] = {"--transfer", mode, "--peer-time", "1500ms", NULL};
 
     pair_open(&p, n, args);
     engine_open(&a, daemon_socket(p.daemons[0]));
