@@ -655,10 +655,13 @@ START_TEST(F6_replay_survives_its_daemon)
     json_t *root;
     pid_t pid;
 
-    ck_assert_int_eq(
-        RUN("replay", trace_file(100), "--socket", daemon_socket(d), "--slice-bytes", "131072"), 0);
-    evictions = STAT(sock, evictions);
-    ck_assert_uint_gt(evictions, 20);
+    /* More than the second daemon will have counted. On a busy machine saves may find no room in
+     * time, and evict nothing. */
+    do
+        ck_assert_int_eq(
+            RUN("replay", trace_file(100), "--socket", daemon_socket(d), "--slice-bytes", "131072"),
+            0);
+    while ((evictions = STAT(sock, evictions)) <= 20);
     pid = LONG_REPLAY("--socket", daemon_socket(d), "--json");
     wait_for(STAT(sock, evictions) > evictions, RUN_MS);
     close(sock);
