@@ -246,7 +246,7 @@ static int run_beside(struct bench *bench, uint64_t gpu_slots, uint64_t host_slo
              (unsigned long long)gpu_slots * BENCH_SLOT_BYTES >> 20);
     snprintf(bytes[1], sizeof(bytes[1]), "%lluM",
              (unsigned long long)host_slots * BENCH_SLOT_BYTES >> 20);
-    if (!private_start("host", bytes[0], bytes[1], &bench->daemon, error, sizeof(error))) {
+    if (!private_start("host", bytes[0], bytes[1], NULL, &bench->daemon, error, sizeof(error))) {
         fprintf(stderr, "%s: %s\n", bench->ctl->program, error);
         return CTL_FAILED;
     }

@@ -1,5 +1,6 @@
 #include "client/ctl/private.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -153,8 +155,34 @@ static void stop_janitor(struct private_daemon *daemon)
     daemon->janitor = 0;
 }
 
+static int free_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(address);
+    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = -1;
+
+    if (sock >= 0 && bind(sock, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+        getsockname(sock, (struct sockaddr *)&address, &len) == 0)
+        port = ntohs(address.sin_port);
+    if (sock >= 0)
+        close(sock);
+    return port;
+}
+
+bool private_peers_choose(struct private_peers peers[2])
+{
+    int ports[2] = {free_port(), free_port()};
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(peers[i].listen, sizeof(peers[i].listen), "127.0.0.1:%d", ports[i]);
+        snprintf(peers[i].list, sizeof(peers[i].list), "127.0.0.1:%d", ports[1 - i]);
+    }
+    return ports[0] > 0 && ports[1] > 0 && ports[0] != ports[1];
+}
+
 bool private_start(const char *device, const char *gpu_bytes, const char *host_bytes,
-                   struct private_daemon *daemon, char *error, size_t error_size)
+                   const struct private_peers *peers, struct private_daemon *daemon, char *error,
+                   size_t error_size)
 {
     memset(daemon, 0, sizeof(*daemon));
     const char *base = getenv("TMPDIR");
@@ -188,6 +216,12 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
     if (host_bytes) {
         args[n++] = "--host-bytes";
         args[n++] = host_bytes;
+    }
+    if (peers) {
+        args[n++] = "--peer-listen";
+        args[n++] = peers->listen;
+        args[n++] = "--peers";
+        args[n++] = peers->list;
     }
     args[n] = NULL;
 

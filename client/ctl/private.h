@@ -19,12 +19,21 @@ struct private_daemon {
     char log[128];
 };
 
+/* Addresses of private daemons that are to know each other; NULL: it knows nobody. */
+struct private_peers {
+    char listen[32], list[32];
+};
+
 /*
  * Starts kvcached (beside this program, else from PATH) and waits until it answers. sizes are the
  * values of its options, NULL for its defaults. false: error says why, and nothing is left.
  */
 bool private_start(const char *device, const char *gpu_bytes, const char *host_bytes,
-                   struct private_daemon *daemon, char *error, size_t error_size);
+                   const struct private_peers *peers, struct private_daemon *daemon, char *error,
+                   size_t error_size);
+
+/* Two addresses of this host that nobody listens on now, each the other's peer. */
+bool private_peers_choose(struct private_peers peers[2]);
 
 /*
  * Stops it in order and removes the folder. false when it had to be killed or did not exit with 0;

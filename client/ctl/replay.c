@@ -24,17 +24,18 @@
 #include "client/ctl/worker.h"
 
 #define WORKERS_MAX 256
+#define REMOTE_MS   1000u /* peers may take this long */
 
 struct replay {
     struct ctl *ctl; /* its socket is the private daemon's, if there is one */
     const char *file, *gpu_bytes, *host_bytes, *device;
     uint64_t limit, kill_every; /* requests; milliseconds between kills, 0: none */
-    uint32_t workers, slices, slice_bytes;
+    uint32_t workers, slices, slice_bytes, daemons;
     uint32_t copy; /* kvc_copy */
     bool private, verify, skip_bad, demo;
 
     struct trace trace;
-    struct private_daemon daemon;
+    struct private_daemon daemon, other; /* zeroed: there is none */
     struct tally *tally;
     pid_t pids[WORKERS_MAX];
     uint64_t killed;
@@ -61,6 +62,8 @@ static const struct option_row rows[] = {
      0, 0, NULL},
     {"device", OPTION_TEXT, FIELD(device), "NAME", "its device: auto, host or cuda [auto]", 0, 0,
      NULL},
+    {"daemons", OPTION_UINT32, FIELD(daemons), "N",
+     "private daemons that are each other's peers; workers are split between them [1]", 1, 2, NULL},
     {"workers", OPTION_UINT32, FIELD(workers), "N", "worker processes [2]", 1, WORKERS_MAX, NULL},
     {"limit", OPTION_UINT64, FIELD(limit), "N", "requests to replay [all]", 1, UINT32_MAX, NULL},
     {"slices", OPTION_UINT32, FIELD(slices), "N", "slices of a block [8]", 1, KVC_SLICES_MAX, NULL},
@@ -91,9 +94,10 @@ static bool parse(struct replay *replay, int argc, char **argv, int *exit_status
     if (!option_parse(replay->ctl, &table, argc, argv, replay, &n, exit_status))
         return false;
     replay->file = argv[1];
-    if (replay->private || (!replay->gpu_bytes && !replay->host_bytes && !replay->device))
+    if (replay->private ||
+        (replay->daemons == 1 && !replay->gpu_bytes && !replay->host_bytes && !replay->device))
         return true;
-    *exit_status = ctl_usage(replay->ctl, "sizes and device need --private", replay->file);
+    *exit_status = ctl_usage(replay->ctl, "sizes, device and daemons need --private", replay->file);
     return false;
 }
 
@@ -106,7 +110,10 @@ static bool start_worker(struct replay *replay, uint32_t index)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(1);
-        struct worker_options options = {.socket = replay->ctl->socket,
+        const bool of_other = replay->daemons == 2 && index % 2 == 1;
+        struct worker_options options = {.socket =
+                                             of_other ? replay->other.socket : replay->ctl->socket,
+                                         .remote_ms = replay->daemons == 2 ? REMOTE_MS : 0,
                                          .trace = &replay->trace,
                                          .tally = replay->tally,
                                          .index = index,
@@ -245,14 +252,30 @@ static int run_and_stop(struct replay *replay)
 {
     char error[256];
     if (replay->private) {
-        if (!private_start(replay->device, replay->gpu_bytes, replay->host_bytes, &replay->daemon,
-                           error, sizeof(error))) {
+        struct private_peers peers[2];
+        const bool two = replay->daemons == 2;
+        if (two && !private_peers_choose(peers)) {
+            fprintf(stderr, "%s: no ports for two daemons\n", replay->ctl->program);
+            return CTL_FAILED;
+        }
+        if (!private_start(replay->device, replay->gpu_bytes, replay->host_bytes,
+                           two ? &peers[0] : NULL, &replay->daemon, error, sizeof(error))) {
             fprintf(stderr, "%s: %s\n", replay->ctl->program, error);
+            return CTL_FAILED;
+        }
+        if (two && !private_start(replay->device, replay->gpu_bytes, replay->host_bytes, &peers[1],
+                                  &replay->other, error, sizeof(error))) {
+            fprintf(stderr, "%s: %s\n", replay->ctl->program, error);
+            private_stop(&replay->daemon);
             return CTL_FAILED;
         }
         replay->ctl->socket = replay->daemon.socket;
     }
     int result = interrupt_came() ? CTL_FAILED : run(replay);
+    if (replay->daemons == 2 && !private_stop(&replay->other)) {
+        fprintf(stderr, "%s: the second daemon did not stop in order\n", replay->ctl->program);
+        result = CTL_FAILED;
+    }
     if (!private_stop(&replay->daemon)) {
         fprintf(stderr, "%s: the private daemon did not stop in order\n", replay->ctl->program);
         result = CTL_FAILED;
@@ -273,7 +296,8 @@ static int run_and_stop(struct replay *replay)
 
 int replay_command(struct ctl *ctl, int argc, char **argv)
 {
-    struct replay replay = {.ctl = ctl, .workers = 2, .slices = 8, .slice_bytes = 2048};
+    struct replay replay = {
+        .ctl = ctl, .workers = 2, .slices = 8, .slice_bytes = 2048, .daemons = 1};
     int result;
     if (!parse(&replay, argc, argv, &result))
         return result;

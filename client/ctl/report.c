@@ -19,7 +19,8 @@ uint64_t report_mismatches(const struct report *report)
 
 static uint64_t hit_blocks(const struct report *report)
 {
-    return tally_sum(report->tally, hits[0]) + tally_sum(report->tally, hits[1]);
+    return tally_sum(report->tally, hits[0]) + tally_sum(report->tally, hits[1]) +
+           tally_sum(report->tally, hits[2]);
 }
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -91,7 +92,7 @@ void report_json(const struct report *report, FILE *to)
     json_t *hits = json_object();
     put(hits, "gpu", tally_sum(tally, hits[0]));
     put(hits, "host", tally_sum(tally, hits[1]));
-    put(hits, "peer", 0);
+    put(hits, "peer", tally_sum(tally, hits[2]));
     json_object_set_new(root, "hits", hits);
     put(root, "saved_blocks", tally_sum(tally, saved_blocks));
     put(root, "skipped_blocks", tally_sum(tally, skipped_blocks));
@@ -166,14 +167,18 @@ void report_text(const struct report *report, FILE *to)
     struct tally *tally = report->tally;
     uint64_t blocks = tally_sum(tally, blocks), hits = hit_blocks(report);
     uint64_t gpu = tally_sum(tally, hits[0]), host = tally_sum(tally, hits[1]);
+    uint64_t peer = tally_sum(tally, hits[2]);
     uint64_t saved = tally_sum(tally, bytes_saved), loaded = tally_sum(tally, bytes_loaded);
     char text[2][24];
     fprintf(to, "requests %llu, blocks %llu, in %.2f s\n",
             (unsigned long long)tally_sum(tally, requests), (unsigned long long)blocks,
             report->seconds);
     fprintf(to, "  speed     %9.0f   blocks a second\n", blocks_per_s(report));
-    fprintf(to, "  hits      %9llu   %5.1f %%   gpu %llu, host %llu\n", (unsigned long long)hits,
+    fprintf(to, "  hits      %9llu   %5.1f %%   gpu %llu, host %llu", (unsigned long long)hits,
             100 * ratio(hits, blocks), (unsigned long long)gpu, (unsigned long long)host);
+    if (peer > 0)
+        fprintf(to, ", peer %llu", (unsigned long long)peer);
+    fprintf(to, "\n");
     fprintf(to, "  saved     %9llu   skipped %llu, pending %llu\n",
             (unsigned long long)tally_sum(tally, saved_blocks),
             (unsigned long long)tally_sum(tally, skipped_blocks),

@@ -28,7 +28,7 @@ enum tally_phase {
 struct tally_worker {
     _Atomic uint64_t next; /* its next request: where a worker that takes its place goes on */
     _Atomic uint64_t requests, blocks;
-    _Atomic uint64_t hits[2]; /* gpu, host */
+    _Atomic uint64_t hits[3]; /* gpu, host, peer */
     _Atomic uint64_t saved_blocks, skipped_blocks, pending_blocks, present_blocks;
     _Atomic uint64_t bytes_saved, bytes_loaded, verified_bytes, mismatches;
     _Atomic uint64_t late_saves; /* given up because the answer came too late */

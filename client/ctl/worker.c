@@ -205,6 +205,26 @@ static void verify(struct worker *worker, uint32_t count)
     }
 }
 
+/* What peers bring behind the lease, if they are asked, is leased with it. */
+static kvc_status wait_for_peers(struct worker *worker, uint64_t request, uint32_t n,
+                                 kvc_lease *lease)
+{
+    uint32_t blocks = 0;
+    kvc_status status = KVC_OK;
+
+    if (lease->fetch == 0)
+        return KVC_OK;
+    status = kvc_remote(worker->client, lease->fetch, worker->options->remote_ms, &blocks);
+    if (status == KVC_E_DEADLINE)
+        return kvc_decline(worker->client, lease->fetch);
+    if (status != KVC_OK || blocks == 0)
+        return status;
+    status = kvc_lookup(worker->client, request, &worker->part, 1, worker->keys, n, 0, lease);
+    if (status == KVC_OK && lease->fetch != 0)
+        status = kvc_decline(worker->client, lease->fetch);
+    return status;
+}
+
 /* Returns how many leading blocks of the request hold their bytes now. */
 static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t n, uint32_t *loaded)
 {
@@ -219,6 +239,11 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
         return status;
     tally_sample(worker->options->tally, worker->options->index, TALLY_LOOKUP,
                  now_micros() - start);
+    const uint32_t here = lease.blocks;
+    status = wait_for_peers(worker, request, n, &lease);
+    if (status != KVC_OK)
+        return status;
+    const uint32_t came = lease.blocks > here ? lease.blocks - here : 0;
     if (!lease.id)
         return KVC_OK;
     if (worker->options->verify)
@@ -236,7 +261,8 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
         tally_sample(worker->options->tally, worker->options->index, TALLY_LOAD,
                      now_micros() - start);
         atomic_fetch_add(&counts->hits[0], lease.gpu);
-        atomic_fetch_add(&counts->hits[1], lease.host);
+        atomic_fetch_add(&counts->hits[1], lease.host > came ? lease.host - came : 0);
+        atomic_fetch_add(&counts->hits[2], came);
         atomic_fetch_add(&counts->bytes_loaded, lease.blocks * worker->block_bytes);
     } else if (!is_session_loss(status)) {
         atomic_fetch_add(&counts->refused_loads, 1);
@@ -335,7 +361,8 @@ static int begin(struct worker *worker)
                            .connect_ms = 10000,
                            .lookup_ms = SAVE_MS,
                            .save_ms = SAVE_MS,
-                           .load_ms = SAVE_MS};
+                           .load_ms = SAVE_MS,
+                           .remote_ms = worker->options->remote_ms};
     kvc_status status = kvc_connect(&connect, &worker->client);
     for (int i = 0; tries_on(worker, i) && is_session_loss(status); i++) {
         usleep(1000);

@@ -20,6 +20,7 @@ struct worker_options {
     uint32_t slices, slice_bytes;
     bool verify;
     kvc_copy copy;
+    uint32_t remote_ms; /* waited for what peers have; 0: they are not asked */
     uint64_t seed; /* names the run: content of another run is another namespace */
 };
 
