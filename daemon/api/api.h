@@ -1,6 +1,7 @@
 /*
  * Requests: from decoded packets to the store and back. One file per family (session, layout,
- * lookup, save, load, memory, inspect), what becomes of those that the daemon copies (transfer),
+ * lookup, save, load, memory, inspect), what becomes of those that the daemon copies (transfer) and
+ * what they wait for (gate),
  * and the sessions that they belong to. This header is the door, for server.c: it makes an api,
  * gives it the store and a socket to listen on, and stops it.
  *
@@ -71,8 +72,8 @@ uint32_t api_errands(const struct api *api);
 bool api_hangs(const struct api *api);
 
 /*
- * Ends what is left of sessions, when there are no connections, and no pieces or it hangs. The store calls
- * nothing any more. NULL is fine.
+ * Ends what is left of sessions, when there are no connections, and no pieces or it hangs. The
+ * store calls nothing any more. NULL is fine.
  */
 void api_destroy(struct api *api);
 
