@@ -19,7 +19,7 @@ os.environ.pop("PYTHONHASHSEED", None)
 
 from kvcache_client import Client  # noqa: E402
 from kvcache_client.vllm import chain  # noqa: E402
-from kvcache_client.vllm.layout import LayoutError, block_axis  # noqa: E402
+from kvcache_client.vllm.layout import LayoutError, block_axis, block_tokens  # noqa: E402
 from kvcache_client.vllm.options import options_of  # noqa: E402
 
 _seed = itertools.count(1)
@@ -323,6 +323,11 @@ class Groups(Case):
         self.assertIn("MambaSpec is not known", said.output[0])
         for _ in range(2):
             self.assertEqual(engine.serve(Request(prompt(20, 77))), 0)
+        for field, value in (("host_resident", True), ("enable_kv_transfer", False)):
+            setattr(engine.cache.kv_cache_groups[0], field, value)
+            with self.assertRaises(LayoutError):
+                block_tokens(engine.config, engine.cache)
+            delattr(engine.cache.kv_cache_groups[0], field)
         with self.assertRaises(LayoutError):
             block_axis((3, 400, 8), 400)
         self.assertEqual(block_axis((2, 800, 8), 400), 1)

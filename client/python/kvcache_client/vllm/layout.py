@@ -112,6 +112,12 @@ def tokens_of(config: Any, spec: Any) -> int:
 
 def block_tokens(config: Any, cache: Any) -> int:
     """The tokens of a block, which all groups have to agree on."""
+    for group in cache.kv_cache_groups:
+        role = getattr(group, "role", None)
+        if getattr(group, "host_resident", False) or not getattr(group, "enable_kv_transfer", True):
+            raise LayoutError("groups that the engine keeps elsewhere are not known")
+        if getattr(role, "value", "default") != "default":
+            raise LayoutError(f"groups of the role {role} are not known")
     sizes = {tokens_of(config, g.kv_cache_spec) for g in cache.kv_cache_groups}
     if len(sizes) != 1:
         raise LayoutError(f"groups with blocks of {sorted(sizes)} tokens are not known")
