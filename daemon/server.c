@@ -328,7 +328,7 @@ static int open_peers(struct server *s, uint64_t boot_epoch)
         api_set_peers(s->api, s->peers);
         return 0;
     }
-    log_error("main", "cannot start: peers: %s", why);
+    log_error("main", "cannot start: %s", why);
     return -1;
 }
 

@@ -225,6 +225,45 @@ START_TEST(peers_with_other_secrets)
 }
 END_TEST
 
+/* Settings of peers that cannot be followed: the daemon says which, and leaves nothing. */
+START_TEST(settings_that_are_wrong)
+{
+    static const struct {
+        const char *args[5], *says;
+    } rows[] = {
+        {{"--peers", "nonsense", NULL}, "peers: \"nonsense\" is not host:port"},
+        {{"--peers", "127.0.0.1:99999", NULL}, "is not host:port"},
+        {{"--peer-listen", "1.2.3:7", NULL}, "peer-listen: \"1.2.3\" is no address"},
+        {{"--peer-listen", "203.0.113.1:7000", NULL}, "peer-listen: 203.0.113.1:7000"},
+        {{"--peers", "127.0.0.1:9", "--peer-secret-file", "/etc/passwd", NULL},
+         "by others than its owner"},
+        {{"--peers", "127.0.0.1:9", "--peer-secret-file", "/nonexistent", NULL}, "/nonexistent: "},
+        {{"--peers", "127.0.0.1:9", "--peer-tenant", "uid:x", NULL}, "peer-tenant: "},
+        {{"--peers", "127.0.0.1:9", "--directory", "127.0.0.1:9", NULL}, "needs peer-listen"},
+    };
+    static char output[8192];
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        ck_assert_int_eq(daemon_run(rows[i].args, output, sizeof(output)), 1);
+        ck_assert_msg(strstr(output, rows[i].says) != NULL, "%zu: %s", i, output);
+        ck_assert_msg(strstr(output, daemon_last_words()) != NULL, "%zu: %s", i, output);
+    }
+}
+END_TEST
+
+/* Without the library, or memory for it, a daemon that is to have peers does not start. */
+START_TEST(what_peers_need_is_not_there)
+{
+    static const char *const sites[] = {"ucx.load", "ucx.register", "peer.slab"};
+    static char output[8192];
+    const char *const args[] = {"--peers", "127.0.0.1:9", NULL};
+    uint64_t fired;
+
+    ck_assert_ptr_null(daemon_start_armed(args, sites[_i], 0, 1, &fired, output, sizeof(output)));
+    ck_assert_uint_eq(fired, 1);
+}
+END_TEST
+
 /* A peer that has passed and asks for what it must not have. */
 
 struct rogue {
@@ -463,6 +502,8 @@ END_TEST
 CHECK_MAIN_LOOPS("peer/hostile", CHECK_LIFE_S, {garbage, 0, 0},
                  {a_greeting_with_one_byte_changed, 0, 0}, {messages_before_their_time, 0, 0},
                  {who_says_nothing_is_cut, 0, 0}, {peers_with_the_same_secret, 0, 0},
-                 {peers_with_other_secrets, 0, 1}, {T12_only_what_is_leased_for_this_peer, 0, 0},
+                 {peers_with_other_secrets, 0, 1}, {settings_that_are_wrong, 0, 0},
+                 {what_peers_need_is_not_there, 0, 2},
+                 {T12_only_what_is_leased_for_this_peer, 0, 0},
                  {T4_a_view_of_another_length_is_refused, 0, 0},
                  {T16_a_peer_that_asks_for_too_much, 0, 0})
