@@ -1,0 +1,72 @@
+/* What goes wrong in UCX: a peer less, or a daemon that says why it does not start. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/check_main.h"
+#include "tests/lib/engine.h"
+#include "tests/lib/pair.h"
+#include "tests/lib/wait.h"
+
+#define MS 5000
+
+static struct pair p;
+
+/* Whether blocks of the first daemon come to a worker of the second. */
+static bool comes(struct engine *b, uint32_t first, uint32_t n)
+{
+    return engine_lookup_all(b, first, n) == n;
+}
+
+/* _i: an operation, or that and the next endpoint. Blocks are misses until the link is back. */
+START_TEST(T12_an_operation_fails)
+{
+    struct engine a, b;
+
+    pair_open(&p, 2, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        daemon_log_allow(p.daemons[i], "peer");
+    engine_open(&a, daemon_socket(p.daemons[0]));
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_put(&a, 100, 40);
+    daemon_fault_arm(p.daemons[0], "ucx.op", 0, 1);
+    if (_i == 1)
+        daemon_fault_arm(p.daemons[0], "ucx.connect", 0, 1);
+    (void)comes(&b, 100, 40);
+    ck_assert_uint_eq(daemon_fault_fired(p.daemons[0], "ucx.op"), 1);
+    daemon_fault_off(p.daemons[0], "*");
+    engine_put(&a, 1000, 40);
+    wait_for(comes(&b, 1000, 40), 4 * MS);
+    engine_close(&a);
+    engine_close(&b);
+    for (uint32_t i = 0; i < 2; i++)
+        daemon_clock_advance(p.daemons[i], 2100000);
+    for (uint32_t i = 0; i < 2; i++)
+        pair_settled(p.daemons[i]);
+    pair_close(&p);
+}
+END_TEST
+
+START_TEST(T13_ucx_is_not_to_be_had)
+{
+    static const char *const sites[] = {"ucx.load", "ucx.register"};
+    char listen[32], output[2048];
+    const char *const args[] = {"--gpu-bytes", "4M", "--host-bytes", "4M", "--peer-listen",
+                                listen,        NULL};
+    struct daemon *d;
+    uint64_t fired;
+
+    snprintf(listen, sizeof(listen), "127.0.0.1:%d", pair_port());
+    d = daemon_start_armed(args, sites[_i], 0, 1, &fired, output, sizeof(output));
+    ck_assert_uint_eq(fired, 1);
+    if (d == NULL) {
+        ck_assert_ptr_nonnull(strstr(output, "cannot start"));
+        return;
+    }
+    daemon_fault_off(d, "*");
+    daemon_log_allow(d, "peer");
+    daemon_stop(d);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("fault/peer_sites", CHECK_LIFE_S, {T12_an_operation_fails, 0, 1},
+                 {T13_ucx_is_not_to_be_had, 0, 1})
