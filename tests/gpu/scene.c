@@ -285,8 +285,33 @@ uint64_t scene_free_memory(void)
 
 struct scene_baseline scene_baseline(const struct scene_daemon *d)
 {
-    return (struct scene_baseline){scene_fds(d), scene_mappings(d), scene_files(d),
-                                   scene_free_memory()};
+    struct scene_baseline now = {.fds = scene_fds(d),
+                                 .mappings = scene_mappings(d),
+                                 .files = scene_files(d),
+                                 .free_memory = scene_free_memory()};
+    char path[64];
+    FILE *maps;
+    size_t n;
+
+    snprintf(path, sizeof(path), "/proc/%d/maps", (int)d->pid);
+    maps = fopen(path, "r");
+    CHECK(maps != NULL);
+    n = fread(now.maps, 1, sizeof(now.maps) - 1, maps);
+    now.maps[n] = '\0';
+    fclose(maps);
+    return now;
+}
+
+// The lines of mappings that are there now and were not before.
+static void show_new_mappings(const struct scene_baseline *before, const struct scene_baseline *now)
+{
+    for (const char *line = now->maps, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        char text[512];
+
+        snprintf(text, sizeof(text), "%.*s", (int)(end - line), line);
+        if (strstr(before->maps, text) == NULL)
+            fprintf(stderr, "new: %s\n", text);
+    }
 }
 
 // The driver's own memory comes and goes by some KiB; arenas of threads are a few mappings each.
@@ -313,6 +338,7 @@ void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline 
             "after %llu\n",
             now.fds, before->fds, now.mappings, before->mappings, now.files, before->files,
             (unsigned long long)now.free_memory, (unsigned long long)before->free_memory);
+    show_new_mappings(before, &now);
     show_log(d);
     exit(1);
 }

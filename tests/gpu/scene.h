@@ -133,6 +133,7 @@ uint64_t scene_free_memory(void);
 struct scene_baseline {
     int fds, mappings, files;
     uint64_t free_memory;
+    char maps[1 << 17]; // the daemon's list of them
 };
 struct scene_baseline scene_baseline(const struct scene_daemon *d);
 void scene_returns_to(const struct scene_daemon *d, const struct scene_baseline *before);
