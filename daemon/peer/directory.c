@@ -16,11 +16,11 @@
 #define BACKOFF_MS     100u
 #define BACKOFF_MAX_MS 5000u
 /* The adapter does not hear of a connection that was refused, so this is how that is found. */
-#define CONNECT_MS     1000u
-#define WALK_MS        1u
-#define WALK_SLOTS     2048u  /* looked at in one turn of the loop */
-#define OWED_MAX       65536u /* commands without an answer: the server does not keep up */
-#define SET_NAME_MAX   256u
+#define CONNECT_MS   1000u
+#define WALK_MS      1u
+#define WALK_SLOTS   2048u  /* looked at in one turn of the loop */
+#define OWED_MAX     65536u /* commands without an answer: the server does not keep up */
+#define SET_NAME_MAX 256u
 
 enum directory_state {
     DIRECTORY_WAITING,

@@ -129,7 +129,8 @@ struct peers {
 const struct shape *shape_of(struct peers *peers, uint32_t layout);
 void shapes_free(struct peers *peers);
 
-/* peers.c */
+/* memory.c */
+kvc_status peers_register_tiers(struct peers *peers);
 bool peers_is_memory(const struct peers *peers, enum tier_kind tier); /* that this process reads */
 bool peers_describe(struct peers *peers, const struct lanes *lanes, struct message_ready *ready,
                     struct ucx_worker *worker);
@@ -141,6 +142,8 @@ kvc_status lanes_open(struct peers *peers, struct lanes *lanes);
 void lanes_close(struct peers *peers, struct lanes *lanes);
 uint32_t lane_take(struct lanes *lanes); /* PEER_LANES: none is free */
 uint8_t *lane_base(const struct lanes *lanes, uint32_t lane);
+
+/* peers.c */
 kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner);
 /* Registers a part that is in the table for an owner of the daemon's own. */
 kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t part);
@@ -197,7 +200,7 @@ void batch_endpoint_gone(struct peer *peer); /* now it ends, too */
 void batch_look(struct peer *peer, uint64_t now);
 ucx_message_cb batch_message;
 
-/* fetch.c */
+/* fetch*.c */
 void fetch_answer(struct peer *peer, const struct message_answer *answer);
 void fetch_peer_lost(struct peer *peer);
 /* blocks: their cells were filled in if status is KVC_OK. */

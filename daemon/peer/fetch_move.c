@@ -1,0 +1,267 @@
+/* What was offered is shared out, saved into slots here, and moved batch by batch. */
+#ifdef KVC_UCX
+
+#include <assert.h>
+#include <string.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/mem.h"
+#include "daemon/peer/fetch.h"
+
+/* Sharing out. */
+
+struct assigned {
+    uint32_t part, key, chunk;
+    struct store_location at;
+};
+
+/* Which source gives each of the keys 0 .. total - 1 of each part; merged as T9 wants it. */
+static bool choose_sources(const struct fetch *f, const struct plan_share *shares,
+                           uint32_t n_shares, uint32_t total, uint32_t *sources)
+{
+    const uint32_t n = f->n_parts * total;
+    struct plan_want *wants = mem_array(n, sizeof(*wants));
+    struct plan_place *places = mem_array(n, sizeof(*places));
+    uint32_t *scratch = mem_array(n, sizeof(*scratch)), n_places = 0;
+    bool ok = wants != NULL && places != NULL && scratch != NULL;
+
+    for (uint32_t p = 0, i = 0; ok && p < f->n_parts; p++)
+        for (uint32_t s = 0; s < n_shares; s++)
+            for (uint32_t k = 0; k < shares[s].count; k++, i++)
+                wants[i] = (struct plan_want){
+                    f->parts[p].keys + (size_t)(f->base + shares[s].first + k) * KVC_KEY_BYTES,
+                    (uint64_t)p * total + shares[s].first + k, f->parts[p].part, shares[s].source};
+    ok = ok && plan_merge(wants, n, scratch, places, &n_places) == KVC_OK && n_places == n;
+    for (uint32_t i = 0; ok && i < n; i++)
+        sources[i] = wants[places[i].want].source;
+    mem_free(scratch);
+    mem_free(places);
+    mem_free(wants);
+    return ok;
+}
+
+/* Slots for what is missing, in the host tier if that can be had. */
+static kvc_status open_save(struct fetch *f, uint32_t total, struct store_save_result *result)
+{
+    struct store_save_entry entries[KVC_PARTS_MAX];
+    const struct store_save req = {
+        .entries = entries,
+        .n_entries = f->n_parts,
+        .checksums = true,
+        .by_daemon = true,
+        .place =
+            peers_is_memory(f->peers, TIER_GPU) ? STORE_PLACE_HOST_FIRST : STORE_PLACE_HOST_ONLY,
+    };
+    struct store *store = f->peers->config.store;
+    uint32_t short_of;
+    kvc_status status;
+
+    for (uint32_t p = 0; p < f->n_parts; p++)
+        entries[p] = (struct store_save_entry){
+            .part = f->parts[p].part,
+            .epoch = f->parts[p].epoch,
+            .keys = f->parts[p].keys + (size_t)f->base * KVC_KEY_BYTES,
+            .n_keys = total,
+        };
+    status = store_save_open(store, f->owner, &req, &f->save, &short_of, NULL);
+    if (status == KVC_OK)
+        store_save_seal(store, f->save, result);
+    return status;
+}
+
+/* A batch is of one part and one source, and lies in one chunk of the save. */
+static kvc_status add_batches(struct fetch *f, const struct assigned *assigned, uint32_t n,
+                              const uint32_t *sources, uint32_t total)
+{
+    struct batch_block blocks[KVC_CHUNK_BLOCKS];
+    struct batch_plan plan = {.fetch = f, .blocks = blocks};
+    struct plan_cut cut = {0};
+    const struct assigned *last = NULL;
+    uint32_t last_source = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const struct assigned *a = &assigned[i];
+        const uint32_t source = sources[a->part * total + a->key];
+        const struct offer *offer = &f->offers[source];
+        const struct shape *shape = f->parts[a->part].shape;
+        bool begins = plan_cut_next(&cut, shape->span, VIEW_SLAB_BYTES);
+
+        if (last != NULL &&
+            (begins || a->part != last->part || source != last_source || a->chunk != last->chunk)) {
+            if (batch_add(f->peers, &plan) != KVC_OK)
+                return KVC_E_NO_MEMORY;
+            plan.rank++;
+            plan.n = 0;
+            cut = (struct plan_cut){.bytes = shape->span, .blocks = 1};
+        }
+        plan.peer = offer->peer;
+        plan.shape = shape;
+        plan.lease = offer->leases[a->part];
+        plan.part = offer->parts[a->part];
+        plan.chunk = a->chunk;
+        blocks[plan.n++] = (struct batch_block){
+            .place = a->key - offer->firsts[a->part],
+            .number = i,
+            .offset = a->at.offset,
+            .tier = a->at.tier,
+        };
+        last = a;
+        last_source = source;
+    }
+    return plan.n > 0 ? batch_add(f->peers, &plan) : KVC_OK;
+}
+
+/* The save's chunks, and which key is in which. */
+static void note_chunks(struct fetch *f, const struct store_save_result *result, uint32_t n_keys,
+                        uint32_t total, struct assigned *assigned)
+{
+    uint32_t n = 0, chunk = 0;
+
+    for (uint32_t c = 0, first = 0; c < result->n_chunks; c++) {
+        f->chunks[c] =
+            (struct fetch_chunk){first, result->chunks[c].blocks, result->chunks[c].blocks, KVC_OK};
+        first += result->chunks[c].blocks;
+    }
+    for (uint32_t i = 0; i < n_keys; i++) {
+        if (result->states[i] != STORE_KEY_ASSIGNED)
+            continue;
+        while (n == f->chunks[chunk].first + f->chunks[chunk].n)
+            chunk++;
+        assigned[n++] = (struct assigned){i / total, i % total, chunk, result->locations[i]};
+    }
+}
+
+static void chunk_told(struct fetch *f, struct fetch_chunk *chunk)
+{
+    struct store *store = f->peers->config.store;
+    struct save *save = f->save;
+    uint32_t number = (uint32_t)(chunk - f->chunks);
+
+    assert(f->chunks_left > 0);
+    f->chunks_left--;
+    if (chunk->status == KVC_OK)
+        f->peers->figures.fetched_blocks += chunk->n;
+    store_chunk_copied(store, save, number,
+                       chunk->status == KVC_OK ? f->cells + chunk->first : NULL, chunk->status);
+}
+
+/* There are blocks that no batch stands for: the save ends without them. */
+static void give_up(struct fetch *f)
+{
+    f->dropping = true;
+    batch_drop_waiting(f->peers, f);
+    for (uint32_t c = 0; c < f->n_chunks; c++) {
+        struct fetch_chunk *chunk = &f->chunks[c];
+
+        if (chunk->left == 0)
+            continue;
+        chunk->left = 0;
+        chunk->status = KVC_E_NO_MEMORY;
+        chunk_told(f, chunk);
+    }
+    fetch_go_on(f);
+}
+
+/* Takes the save's slots and cuts batches; false: there is nothing to move. */
+static bool move(struct fetch *f, const struct plan_share *shares, uint32_t n_shares,
+                 uint32_t total)
+{
+    const uint32_t n = f->n_parts * total;
+    uint32_t *sources = mem_array(n, sizeof(*sources));
+    struct assigned *assigned = mem_array(n, sizeof(*assigned));
+    uint32_t n_assigned;
+    struct store_save_result result = {
+        .states = mem_array(n, 1),
+        .locations = mem_array(n, sizeof(struct store_location)),
+        .chunks = mem_array(n, sizeof(struct store_chunk)),
+    };
+    bool moving = false;
+
+    f->cells = mem_array(n, sizeof(*f->cells));
+    f->chunks = mem_array(n, sizeof(*f->chunks));
+    if (sources == NULL || assigned == NULL || result.states == NULL || result.locations == NULL ||
+        result.chunks == NULL || f->cells == NULL || f->chunks == NULL ||
+        !choose_sources(f, shares, n_shares, total, sources) ||
+        open_save(f, total, &result) != KVC_OK || result.save == 0)
+        goto free_all;
+    f->n_chunks = f->chunks_left = result.n_chunks;
+    note_chunks(f, &result, n, total, assigned);
+    moving = true;
+    f->dropping = false;
+    fetch_set_state(f, FETCH_MOVING);
+    n_assigned = f->chunks[f->n_chunks - 1].first + f->chunks[f->n_chunks - 1].n;
+    if (add_batches(f, assigned, n_assigned, sources, total) != KVC_OK)
+        give_up(f);
+free_all:
+    mem_free(result.chunks);
+    mem_free(result.locations);
+    mem_free(result.states);
+    mem_free(assigned);
+    mem_free(sources);
+    if (!moving)
+        fetch_free_round(f);
+    return moving;
+}
+
+/* All have answered, or those who have not had their time. */
+void fetch_decide(struct fetch *f)
+{
+    struct plan_offer offers[PEERS_MAX];
+    struct plan_share shares[PEERS_MAX];
+    struct peers *peers = f->peers;
+    uint32_t n_shares, total = 0;
+    bool used[PEERS_MAX] = {false};
+
+    for (uint32_t i = 0; i < f->n_offers; i++) {
+        const struct offer *o = &f->offers[i];
+        bool whole = o->n_due == 0 && !o->failed && o->peer != NULL && o->end > o->first;
+
+        offers[i] = (struct plan_offer){o->first, whole ? o->end - o->first : 0, o->load};
+    }
+    n_shares = plan_choose(offers, f->n_offers, shares);
+    for (uint32_t i = 0; i < n_shares; i++) {
+        used[shares[i].source] = true;
+        total += shares[i].count;
+    }
+    for (uint32_t i = 0; i < f->n_offers; i++)
+        if (!used[i])
+            fetch_release(f, &f->offers[i]);
+    if (total == 0 || !move(f, shares, n_shares, total))
+        fetch_go_on(f);
+    batch_start_some(peers);
+}
+
+void fetch_batch_ended(struct fetch *f, struct peer *peer, uint32_t chunk_number,
+                       const struct batch_block *blocks, uint32_t n, const uint64_t *cells,
+                       kvc_status status)
+{
+    struct fetch_chunk *chunk = &f->chunks[chunk_number];
+
+    if (status == KVC_OK)
+        for (uint32_t i = 0; i < n; i++)
+            f->cells[blocks[i].number] = cells[i];
+    else if (chunk->status == KVC_OK)
+        chunk->status = status;
+    if (status != KVC_OK && status != KVC_E_CANCELLED) {
+        f->lost = true;
+        fetch_exclude(f, peer);
+    }
+    assert(chunk->left >= n);
+    chunk->left -= n;
+    if (chunk->left > 0)
+        return;
+    chunk_told(f, chunk);
+    if (f->chunks_left > 0) {
+        if (!f->dropping && !store_save_goes_on(f->save)) {
+            f->dropping = true;
+            batch_drop_waiting(f->peers, f);
+        }
+        return;
+    }
+    if (f->state == FETCH_OVER)
+        fetch_free(f);
+    else
+        fetch_go_on(f);
+}
+
+#endif
