@@ -172,6 +172,34 @@ START_TEST(T13_what_is_lost_at_one_peer_comes_from_another)
 }
 END_TEST
 
+START_TEST(T13_an_operation_that_fails)
+{
+    begin(2, "exact", MS);
+    engine_put(&a, 100, 10);
+    daemon_fault_arm(asker(), "ucx.op", 0, 1);
+    ck_assert_uint_eq(engine_lookup_all(&b, 100, 10), 0);
+    ck_assert_uint_eq(daemon_fault_fired(asker(), "ucx.op"), 1);
+    engine_verify_all(&b, 100, 10);
+    engine_close(&a);
+    end();
+}
+END_TEST
+
+START_TEST(T13_an_endpoint_that_cannot_be_made_is_tried_again)
+{
+    begin(2, "views", MS);
+    engine_put(&a, 100, 10);
+    daemon_fault_arm(asker(), "ucx.connect", 0, 2);
+    daemon_freeze(p.daemons[0]);
+    wait_for(is_lost(0), MS);
+    daemon_thaw(p.daemons[0]);
+    wait_for(daemon_fault_fired(asker(), "ucx.connect") == 2 && !is_lost(0), 2 * MS);
+    engine_verify_all(&b, 100, 10);
+    engine_close(&a);
+    end();
+}
+END_TEST
+
 START_TEST(T15_an_answer_that_comes_late)
 {
     struct engine operator;
@@ -288,6 +316,7 @@ CHECK_MAIN_LOOPS(
     "fault/peer_deaths", CHECK_LIFE_S, {T13_a_source_is_killed_in_each_state, 0, 2 * STATES - 1},
     {T13_a_source_that_hangs_costs_the_deadline_and_no_more, 0, 0},
     {T13_other_peers_do_not_notice, 0, 0}, {T13_what_is_lost_at_one_peer_comes_from_another, 0, 0},
+    {T13_an_operation_that_fails, 0, 0}, {T13_an_endpoint_that_cannot_be_made_is_tried_again, 0, 0},
     {T15_an_answer_that_comes_late, 0, 0}, {T15_a_source_that_starts_again_is_another, 0, 0},
     {T14_an_asker_that_dies_leaves_nothing_at_the_source, 0, 1},
     {T16_one_slow_peer_does_not_delay_the_others, 0, 0}, {T16_bytes_in_flight_are_bounded, 0, 0})
