@@ -749,7 +749,8 @@ START_TEST(S15_replay_with_workers_killed)
     json_t *root;
 
     ck_assert_int_eq(RUN("replay", trace_file(many(20000)), "--private", "--gpu-bytes", "8M",
-                         "--host-bytes", "16M", "--verify", "--json", "--kill-every", "10"),
+                         "--host-bytes", "16M", "--verify", "--json", "--kill-every",
+                         check_valgrind() ? "150" : "10"),
                      0);
     root = json_of("out");
     ck_assert_int_eq(number(root, "mismatches"), 0);
