@@ -577,6 +577,8 @@ END_TEST
 /* Nobody is left to take it down: its daemon ends, and then its folder goes. */
 START_TEST(replay_that_is_killed_leaves_nothing)
 {
+    if (check_valgrind())
+        TEST_SKIP("a replay long enough takes minutes under valgrind");
     pid_t pid = LONG_REPLAY("--private", "--demo");
 
     wait_for(count_leftovers() == 1, RUN_MS);
@@ -648,6 +650,8 @@ static uint64_t stat_of(int sock, size_t offset)
 /* The result of a daemon that dies under the workers is misses, not wrong bytes. */
 START_TEST(F6_replay_survives_its_daemon)
 {
+    if (check_valgrind())
+        TEST_SKIP("a replay long enough takes minutes under valgrind");
     static const char *const figures[] = {"mismatches", "demotions", "promotions", "evictions"};
     struct daemon *d = daemon_start(NULL);
     int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_OPERATOR, NULL);
