@@ -81,6 +81,8 @@ static kvc_status take_lock(struct endpoint *e, char *why)
 
 static void drop_lock(struct endpoint *e)
 {
+    if (e->lock < 0) /* adopted */
+        return;
     unlink(e->lock_path);
     fd_reset(&e->lock);
 }
@@ -195,6 +197,24 @@ unlock:
 free_endpoint:
     mem_free(e);
     return status;
+}
+
+kvc_status endpoint_adopt(int sock, struct endpoint **endpoint, char *why)
+{
+    const int flags = fcntl(sock, F_GETFL);
+    struct endpoint *e = NULL;
+
+    if (flags >= 0 && fcntl(sock, F_SETFL, flags | O_NONBLOCK) == 0 &&
+        fcntl(sock, F_SETFD, FD_CLOEXEC) == 0)
+        e = mem_zalloc(sizeof(*e));
+    if (e == NULL) {
+        fd_close(sock);
+        return explain(why, KVC_E_SYSTEM, "cannot use the service manager's socket");
+    }
+    e->lock = -1;
+    e->sock = sock;
+    *endpoint = e;
+    return KVC_OK;
 }
 
 int endpoint_socket(const struct endpoint *endpoint)

@@ -21,11 +21,18 @@ struct endpoint;
  */
 kvc_status endpoint_open(const char *path, mode_t mode, struct endpoint **endpoint, char *why);
 
+/*
+ * The same for a SOCK_SEQPACKET socket that a service manager has bound, and that is the endpoint's
+ * from then on, also after an error. Its file, and who else may listen there, are the manager's:
+ * no lock is taken and nothing is removed.
+ */
+kvc_status endpoint_adopt(int sock, struct endpoint **endpoint, char *why);
+
 /* The socket. It stays the endpoint's. */
 int endpoint_socket(const struct endpoint *endpoint);
 
 /* Removes the socket file, if it is still this endpoint's: who connects now is told that nobody is
- * there. The lock is kept. */
+ * there. The lock is kept. At an adopted one who connects waits for the next daemon. */
 void endpoint_hide(struct endpoint *endpoint);
 
 /* Hides, closes the socket, gives the lock up and removes its file. NULL is fine. */
