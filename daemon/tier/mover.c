@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
@@ -37,6 +38,7 @@ struct lane {
     uv_work_t work;
     struct mover *mover;
     uint32_t n;
+    uint64_t since_us; /* when it was given to the pool */
     struct piece pieces[MOVER_BATCH];
 };
 
@@ -131,6 +133,7 @@ static void start_batches(struct mover *m)
             room -= lane->pieces[lane->n++].bytes;
         if (lane->n == 0)
             return;
+        lane->since_us = clock_now_us();
         error = uv_queue_work(m->loop, &lane->work, copy_batch, batch_done);
         assert(error == 0); /* it only refuses a NULL function */
         (void)error;
@@ -258,6 +261,15 @@ void mover_stop(struct mover *m)
 uint32_t mover_count(const struct mover *m)
 {
     return m->count;
+}
+
+bool mover_hangs(const struct mover *m)
+{
+    for (uint32_t i = 0; i < MOVER_BATCHES; i++)
+        if (m->lanes[i].n > 0 &&
+            clock_now_us() - m->lanes[i].since_us >= MOVER_LATE_MS * CLOCK_MS_US)
+            return true;
+    return false;
 }
 
 void mover_destroy(struct mover *m)

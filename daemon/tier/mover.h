@@ -10,12 +10,14 @@
 #ifndef KVC_TIER_MOVER_H
 #define KVC_TIER_MOVER_H
 
+#include <stdbool.h>
 #include <uv.h>
 
 #include "daemon/tier/tier.h"
 
 #define MOVER_BATCHES 2u   /* in flight: half of libuv's usual four threads */
 #define MOVER_BATCH   256u /* pieces of a batch */
+#define MOVER_LATE_MS 10000u
 
 struct mover;
 
@@ -33,6 +35,7 @@ kvc_status mover_create(uv_loop_t *loop, struct tier *const tiers[TIER_COUNT],
 void mover_stop(struct mover *mover);
 
 uint32_t mover_count(const struct mover *mover); /* moves whose callback is owed */
+bool mover_hangs(const struct mover *mover);     /* a batch takes more than MOVER_LATE_MS */
 
 /* When mover_count() is 0, which it is not inside a callback. NULL is fine. */
 void mover_destroy(struct mover *mover);
