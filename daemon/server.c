@@ -21,6 +21,7 @@
 #include "daemon/conn/endpoint.h"
 #include "daemon/conn/watch.h"
 #include "daemon/peer/peer.h"
+#include "daemon/service.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/mover.h"
 #include "daemon/tier/populate.h"
@@ -43,6 +44,7 @@ struct server {
     uv_timer_t drain;
     uint64_t drain_until_us;
     bool draining;
+    struct service *service;
     struct endpoint *endpoint;
     struct tier *tiers[TIER_COUNT];
     struct mover *mover;
@@ -129,13 +131,22 @@ static int choose_device(struct server *s)
 static int open_endpoint(struct server *s)
 {
     char why[ENDPOINT_WHY_MAX];
+    kvc_status status = KVC_E_INVALID;
+    int sock;
 
-    if (endpoint_open(s->config->socket, (mode_t)s->config->socket_mode, &s->endpoint, why) !=
-        KVC_OK) {
-        log_error("main", "cannot start: %s", why);
-        return -1;
+    if (!service_take_socket(s->service, &sock, why))
+        goto refuse;
+    if (sock >= 0) {
+        log_info("main", "the socket is the service manager's");
+        status = endpoint_adopt(sock, &s->endpoint, why);
+    } else {
+        status =
+            endpoint_open(s->config->socket, (mode_t)s->config->socket_mode, &s->endpoint, why);
     }
-    return 0;
+refuse:
+    if (status != KVC_OK)
+        log_error("main", "cannot start: %s", why);
+    return status == KVC_OK ? 0 : -1;
 }
 
 /*
@@ -272,13 +283,21 @@ static bool settings_set(void *ctx, const char *name, const char *value, char *w
     return true;
 }
 
-static void reload_cb(uv_signal_t *handle, int number)
+static void tell_ready(struct server *s)
 {
-    struct server *s = handle->data;
+    char gpu[VALUE_TEXT_MAX], host[VALUE_TEXT_MAX], status[SERVICE_STATUS_MAX];
+
+    snprintf(status, sizeof(status), "serving device=%s gpu_bytes=%s host_bytes=%s", s->device.name,
+             value_format(VALUE_SIZE, tier_bytes(s->tiers[TIER_GPU]), NULL, gpu),
+             value_format(VALUE_SIZE, tier_bytes(s->tiers[TIER_HOST]), NULL, host));
+    service_ready(s->service, status);
+}
+
+static void reload(struct server *s)
+{
     struct config fresh;
     char why[CONFIG_WHY_MAX], differing[CONFIG_WHY_MAX];
 
-    (void)number;
     if (config_load(&fresh, s->source, why) != CONFIG_RUN) {
         log_error("main", "configuration not reloaded: %s", why);
         return;
@@ -288,6 +307,18 @@ static void reload_cb(uv_signal_t *handle, int number)
     log_info("main", "configuration reloaded");
     if (differing[0] != '\0')
         log_warn("main", "these change only with a restart: %s", differing);
+}
+
+static void reload_cb(uv_signal_t *handle, int number)
+{
+    struct server *s = handle->data;
+
+    (void)number;
+    if (s->draining)
+        return;
+    service_reloading(s->service);
+    reload(s);
+    tell_ready(s);
 }
 
 static bool is_named(const char *setting)
@@ -419,6 +450,7 @@ static void signal_cb(uv_signal_t *handle, int number)
     }
     log_info("main", "stopping signal=%d", number);
     s->draining = true;
+    service_stopping(s->service);
     s->drain_until_us = clock_now_us() + s->config->drain_ms * CLOCK_MS_US;
     api_stop(s->api);
     endpoint_hide(s->endpoint);
@@ -463,6 +495,18 @@ unblock:
     return status == KVC_OK ? 0 : -1;
 }
 
+/* What does not come back, for the watchdog: the driver's calls, or copies. */
+static const char *stuck(void *arg)
+{
+    const struct server *s = arg;
+
+    if (api_hangs(s->api))
+        return "calls of the driver";
+    if (copier_hangs(s->copier))
+        return "copies for workers";
+    return mover_hangs(s->mover) ? "copies between tiers" : NULL;
+}
+
 /* What the loop still has to bring, but for what a hanging driver never will. */
 static bool is_owed(const struct server *s)
 {
@@ -481,6 +525,8 @@ static void close_parts(struct server *s)
 {
     bool hangs;
 
+    /* What it asks about goes. */
+    service_unwatch(s->service);
     if (s->api != NULL)
         api_end_connections(s->api);
     if (s->populate != NULL)
@@ -529,11 +575,15 @@ int server_run(struct config *config, const struct config_source *source, uint64
         log_warn("main", "a worker can end this process: SIGBUS cannot be handled error=\"%m\"");
     size_pool();
     raise_descriptor_limit();
-    if (choose_device(&s) < 0)
+    if (service_open(&s.service) != KVC_OK) {
+        cannot("the service manager", KVC_E_NO_MEMORY);
         return 1;
+    }
+    if (choose_device(&s) < 0)
+        goto close_service;
     if (open_loop(&s) < 0) {
         s.device.close(&s.device);
-        return 1;
+        goto close_service;
     }
     if (open_endpoint(&s) < 0 || open_store(&s) < 0 || serve(&s) < 0)
         goto close;
@@ -543,10 +593,14 @@ int server_run(struct config *config, const struct config_source *source, uint64
              value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_GPU]), NULL, gpu),
              value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_HOST]), NULL, host),
              (unsigned long long)(clock_now_us() - started_us));
+    tell_ready(&s);
+    service_watch(s.service, &s.loop, stuck, &s);
     uv_run(&s.loop, UV_RUN_DEFAULT);
     log_info("main", "stopped");
     rc = 0;
 close:
     close_parts(&s);
+close_service:
+    service_close(s.service);
     return rc;
 }
