@@ -4,6 +4,8 @@
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 DESTDIR ?=
+# Where the service's configuration is; an installed one is never written over.
+SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 
 # Sanitizers to build the debug variant with, e.g. SAN=address,undefined or SAN=thread.
 SAN ?=
@@ -225,6 +227,15 @@ install: all ## install under $(DESTDIR)$(PREFIX)
 	install -m 644 build/include/kvcache/*.h $(DESTDIR)$(PREFIX)/include/kvcache
 	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' client/libkvcache.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/libkvcache.pc
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system sysusers.d tmpfiles.d)
+	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|g' systemd/kvcached.service.in | \
+	    install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/kvcached.service
+	install -m 644 systemd/kvcached.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 644 systemd/kvcached.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/kvcached.conf
+	install -m 644 systemd/kvcached.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/kvcached.conf
+	install -d $(DESTDIR)$(SYSCONFDIR)/kvcached
+	[ -e $(DESTDIR)$(SYSCONFDIR)/kvcached/kvcached.conf ] || \
+	    install -m 644 systemd/kvcached.conf $(DESTDIR)$(SYSCONFDIR)/kvcached
 
 # ---------------------------------------------------------------- generated code
 
