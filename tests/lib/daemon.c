@@ -25,9 +25,12 @@
 #define START_MS  5000
 #define STOP_MS   8000
 
+static int passed_socket = -1;
+
 struct daemon {
     pid_t pid;
     char socket[PATH_SIZE];
+    bool passed; // the socket is the test's
     char switches[PATH_SIZE];
     struct log_file log;
     struct fault_page *page;
@@ -76,6 +79,18 @@ static void set_arguments(struct daemon *d, const char *const extra[])
     d->argv[n] = NULL;
 }
 
+// With the pid that it has already; dup2() of 3 onto itself would leave it CLOEXEC.
+static void pass_socket(void)
+{
+    char pid[16];
+
+    if (passed_socket == 3 ? fcntl(3, F_SETFD, 0) < 0 : dup2(passed_socket, 3) < 0)
+        _exit(127);
+    snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    setenv("LISTEN_PID", pid, 1);
+    setenv("LISTEN_FDS", "1", 1);
+}
+
 // In the child: nothing of the test's but standard input (none), output and error (the log).
 static void exec_daemon(const struct daemon *d)
 {
@@ -84,7 +99,9 @@ static void exec_daemon(const struct daemon *d)
 
     if (in < 0 || out < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
         _exit(127);
-    if (close_range(3, ~0U, 0) < 0)
+    if (passed_socket >= 0)
+        pass_socket();
+    if (close_range(passed_socket >= 0 ? 4 : 3, ~0U, 0) < 0)
         _exit(127);
     setenv("KVC_DEBUG_SWITCHES", d->switches, 1);
     unsetenv("JOURNAL_STREAM");
@@ -100,6 +117,17 @@ static void spawn(struct daemon *d)
         exec_daemon(d);
 }
 
+static void use_passed_socket(struct daemon *d)
+{
+    struct sockaddr_un address = {0};
+    socklen_t len = sizeof(address);
+
+    ck_assert_int_eq(getsockname(passed_socket, (struct sockaddr *)&address, &len), 0);
+    ck_assert_uint_lt(strlen(address.sun_path), sizeof(d->socket));
+    strcpy(d->socket, address.sun_path);
+    d->passed = true;
+}
+
 static struct daemon *prepare(const char *const extra_args[])
 {
     static unsigned number;
@@ -110,6 +138,8 @@ static struct daemon *prepare(const char *const extra_args[])
     number++;
     snprintf(name, sizeof(name), "s%u", number);
     strcpy(d->socket, tmpdir_file(name));
+    if (passed_socket >= 0)
+        use_passed_socket(d);
     snprintf(name, sizeof(name), "switches%u", number);
     strcpy(d->switches, tmpdir_file(name));
     snprintf(name, sizeof(name), "kvcached%u.log", number);
@@ -136,6 +166,11 @@ static bool accepts(const char *path)
     ok = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
     close(fd);
     return ok;
+}
+
+void daemon_pass_socket(int sock)
+{
+    passed_socket = sock;
 }
 
 static bool ended(const struct daemon *d)
@@ -190,7 +225,8 @@ static void expect_nothing_alive(const struct daemon *d)
     char line[128];
 
     log_file_expect_last(&d->log, daemon_last_words());
-    ck_assert_msg(access(d->socket, F_OK) < 0, "kvcached left its socket file");
+    ck_assert_msg((access(d->socket, F_OK) == 0) == d->passed, "kvcached %s its socket file",
+                  d->passed ? "removed" : "left");
     snprintf(line, sizeof(line), "%s.lock", d->socket);
     ck_assert_msg(access(line, F_OK) < 0, "kvcached left its lock file");
 }

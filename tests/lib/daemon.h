@@ -22,6 +22,10 @@ struct daemon;
 // connections.
 struct daemon *daemon_start(const char *const extra_args[]);
 
+// Daemons that are started from now on get sock as a service manager passes it, as descriptor 3
+// (-1: none any more). It and its file stay the test's, which has bound it.
+void daemon_pass_socket(int sock);
+
 // Runs it to its end instead, for starts that are to be refused: its exit status, with what it
 // printed in `ret_output` (at most `size` bytes with the NUL). Extra arguments as above.
 int daemon_run(const char *const extra_args[], char *ret_output, size_t size);
