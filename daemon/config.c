@@ -358,12 +358,14 @@ void config_help(FILE *out)
         char left[48];
 
         snprintf(left, sizeof(left), "--%s %s", options[i].name, options[i].value);
-        fprintf(out, "  %-23s %s [%s]\n", left, options[i].help, options[i].preset);
+        fprintf(out, "  %-23s %s [%s]%s\n", left, options[i].help, options[i].preset,
+                options[i].runtime ? " *" : "");
     }
     fprintf(out, "  %-23s this text\n  %-23s the version\n\n", "--help", "--version");
     fprintf(out,
             "Sizes are digits and at most one of K, M, G, T (powers of 1024); those of tiers are\n"
             "rounded down to whole extents. Times are digits and ms, s, m or h.\n"
             "In the file: gpu-bytes = 8G. In the environment: KVCACHED_GPU_BYTES=8G. The command\n"
-            "line wins over the environment, and that over the file. SIGHUP reads all again.\n");
+            "line wins over the environment, and that over the file. SIGHUP reads all again: what\n"
+            "has a * changes then, or with kvcachectl config set; the rest with a restart.\n");
 }
