@@ -43,10 +43,10 @@ typedef enum kvc_status {
     KVC_E_PEER = 96, /* a peer failed; the rest is a miss */
 
     /* The daemon or this process. */
-    KVC_E_NO_MEMORY = 128,
-    KVC_E_NO_FDS = 129,
-    KVC_E_SYSTEM = 130,   /* a system call failed */
-    KVC_E_STOPPING = 131, /* the daemon is shutting down */
+    KVC_E_NO_MEMORY = 128, /* an allocation failed */
+    KVC_E_NO_FDS = 129,    /* no number for a descriptor is left */
+    KVC_E_SYSTEM = 130,    /* a system call failed */
+    KVC_E_STOPPING = 131,  /* the daemon is shutting down */
 } kvc_status;
 
 /*
