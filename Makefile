@@ -116,6 +116,10 @@ PRODUCTS := kvcached kvcachectl libkvcache.so.0 libkvcache.so libkvcache.a
 # The public headers as they are installed: <kvcache.h>, and what it includes.
 HEADERS := $(addprefix build/include/,kvcache.h kvcache/limits.h kvcache/status.h)
 
+# Each manual page has its source, NAME.SECTION.in, beside what it is about.
+MAN_SOURCES := $(foreach r,daemon $(CLIENT_ROOMS) $(CTL_ROOMS),$(wildcard $(r)/*.[1-8].in))
+MAN_PAGES   := $(patsubst %.in,build/man/%,$(notdir $(MAN_SOURCES)))
+
 # $(1) is the folder of a build variant.
 objects = $(patsubst %.c,$(1)/obj/%.o,$(2))
 archive = $(1)/rooms/$(subst /,_,$(2)).a
@@ -135,10 +139,12 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # ---------------------------------------------------------------- targets
 
-.PHONY: all debug tests check check-now check-long check-layers check-gpu demo
+.PHONY: all man debug tests check check-now check-long check-layers check-gpu demo
 .PHONY: check-fake-gpu bench bench-pack bench-gpu bench-serve setup help clean install fuzz fuzzers lint
 
-all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) ## build the daemon, the tool and the libraries into build/
+all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) man ## build the daemon, the tool, the libraries and their manual into build/
+
+man: $(MAN_PAGES) ## write the manual pages into build/man/
 
 debug: $(addprefix $(DEBUG)/,$(PRODUCTS)) ## the same with assertions, fault switches and a movable clock
 
@@ -236,6 +242,8 @@ install: all ## install under $(DESTDIR)$(PREFIX)
 	install -d $(DESTDIR)$(SYSCONFDIR)/kvcached
 	[ -e $(DESTDIR)$(SYSCONFDIR)/kvcached/kvcached.conf ] || \
 	    install -m 644 systemd/kvcached.conf $(DESTDIR)$(SYSCONFDIR)/kvcached
+	for p in $(MAN_PAGES); do \
+	    install -D -m 644 $$p $(DESTDIR)$(PREFIX)/share/man/man$${p##*.}/$${p##*/} || exit 1; done
 
 # ---------------------------------------------------------------- generated code
 
@@ -248,6 +256,15 @@ build/include/kvcache.h: client/kvcache.h
 
 build/include/kvcache/%.h: proto/%.h
 	@install -D -m 644 $< $@
+
+# Options, commands and prototypes in the manual are what the programs and the headers say.
+define man_rules
+build/man/$(patsubst %.in,%,$(notdir $(1))): $(1) scripts/make-man client/kvcache.h proto/status.h \
+    $(RELEASE)/kvcached $(RELEASE)/kvcachectl
+	@mkdir -p $$(@D)
+	$$(call quiet,MAN)scripts/make-man $(RELEASE) $(VERSION) $(1) > $$@
+endef
+$(foreach s,$(MAN_SOURCES),$(eval $(call man_rules,$(s))))
 
 # ---------------------------------------------------------------- device code
 
