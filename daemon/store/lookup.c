@@ -9,6 +9,7 @@
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/prefix.h"
+#include "daemon/store/usage.h"
 
 static kvc_status check_parts(const struct owner *owner, const struct store_lookup *req,
                               struct refusal *why)
@@ -144,8 +145,10 @@ static void count_hits(struct store *store, const struct store_lookup *req,
         for (uint32_t p = 0; p < req->n_parts; p++)
             if (found->blocks[p][i] != BLOCK_NONE)
                 note_hit(store, blocks_get(store->blocks, found->blocks[p][i]), now);
-    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         store->stats.hits[tier] += result->in_tier[tier];
+        usage_of(store, req->parts[0].part)->hits[tier] += result->in_tier[tier];
+    }
     store->stats.misses += req->parts[0].n_keys - granted(req, found);
 }
 

@@ -134,6 +134,7 @@ void store_namespace_usage(const struct store *store, uint32_t namespace_,
         return;
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         ret->used[tier] = usage->used[tier];
+        ret->hits[tier] = usage->hits[tier];
         ret->share[tier] = family_share(usage->family, tier);
         ret->family[tier] = usage->family->used[tier];
     }

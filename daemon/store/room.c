@@ -99,12 +99,22 @@ void room_want(struct partition *partition, int64_t keys)
         room_changed(partition, false);
 }
 
-static void evict_one(struct store *store, uint32_t id)
+static void count_clean(struct store *store, enum tier_kind tier)
+{
+    store->stats.tier_evictions[tier]++;
+    store->stats.clean_evictions[tier]++;
+}
+
+static void evict_one(struct store *store, uint32_t id, bool dependent)
 {
     const struct block *block = blocks_get(store->blocks, id);
 
-    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
-        store->stats.tier_evictions[tier] += block->slot[tier] != SLOT_NONE;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        if (block->slot[tier] == SLOT_NONE)
+            continue;
+        store->stats.tier_evictions[tier]++;
+        store->stats.dependent_evictions[tier] += dependent;
+    }
     store->stats.evictions++;
     keep_doom(store, id);
 }
@@ -130,7 +140,7 @@ static void evict_all(struct store *store, uint32_t id)
     uint8_t key[KVC_KEY_BYTES];
 
     memcpy(key, blocks_record(store->blocks, id, tier)->key, sizeof(key));
-    evict_one(store, id);
+    evict_one(store, id, false);
     for (uint32_t other = store->family_next[part]; other != part;
          other = store->family_next[other]) {
         id = depends(store, other, part) ? blocks_find(store->blocks, other, key) : BLOCK_NONE;
@@ -138,7 +148,7 @@ static void evict_all(struct store *store, uint32_t id)
             continue;
         block = blocks_get(store->blocks, id);
         if (block->order[TIER_GPU] != ORDER_NONE || block->order[TIER_HOST] != ORDER_NONE)
-            evict_one(store, id);
+            evict_one(store, id, true);
     }
 }
 
@@ -149,7 +159,7 @@ void room_drop(struct store *store, uint32_t id, enum tier_kind tier)
     if (block->slot[TIER_GPU] == SLOT_NONE || block->slot[TIER_HOST] == SLOT_NONE) {
         evict_all(store, id);
     } else {
-        store->stats.tier_evictions[tier]++;
+        count_clean(store, tier);
         keep_drop_copy(store, id, tier);
     }
 }
@@ -242,7 +252,7 @@ static bool take_over(struct partition *partition, const uint64_t *mapped, uint3
     if (!slots_is_mapped(store->slots[TIER_GPU], old, mapped) ||
         slots_is_closed(store->slots[TIER_GPU], old))
         return false;
-    store->stats.tier_evictions[TIER_GPU]++;
+    count_clean(store, TIER_GPU);
     expect_victims(store, blocks_get(store->blocks, id));
     keep_take_clean(partition, id);
     record = store_record(store, TIER_GPU, old);

@@ -462,6 +462,7 @@ struct store_namespace_usage {
     uint64_t used[TIER_COUNT]; /* bytes of slots, whatever state they are in */
     /* Of its family: what all its namespaces use, and may use before they give room first. */
     uint64_t family[TIER_COUNT], share[TIER_COUNT];
+    uint64_t hits[TIER_COUNT]; /* as those of store_stats */
     uint64_t leased; /* blocks */
     struct store_quota quota;
 };
@@ -484,7 +485,9 @@ bool store_next_quarantine(const struct store *store, uint64_t after,
 struct store_stats {
     struct slots_count tier[TIER_COUNT];
     uint64_t hits[TIER_COUNT], bytes_saved[TIER_COUNT], bytes_loaded[TIER_COUNT];
-    uint64_t tier_evictions[TIER_COUNT];
+    uint64_t tier_evictions[TIER_COUNT]; /* for whatever reason: these two, or to make room */
+    uint64_t clean_evictions[TIER_COUNT];     /* of copies; another tier still has the block */
+    uint64_t dependent_evictions[TIER_COUNT]; /* with another, without which they are of no use */
     uint64_t blocks; /* published */
     uint64_t owners, leases, open_loads, filling_slots, quarantined_slots, pinned_blocks;
     uint64_t limited_lookups; /* that a quota of leases has cut */

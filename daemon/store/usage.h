@@ -10,6 +10,7 @@ struct usage {
     struct family *family;      /* the first that one of its parts was registered with */
     uint64_t used[TIER_COUNT];  /* bytes of its slots, whatever state they are in */
     uint64_t quota[TIER_COUNT]; /* bytes; 0: none */
+    uint64_t hits[TIER_COUNT];  /* as store_stats counts them */
     uint64_t leased;            /* published blocks that leases hold, each once */
     uint64_t lease_quota;       /* blocks; 0: no limit */
 };
