@@ -144,6 +144,17 @@ static void copied(uv_work_t *work, int cancelled)
         copier_end_go(lane);
 }
 
+uint64_t copier_oldest_us(const struct copier *c)
+{
+    const uint64_t now = clock_now_us();
+    uint64_t oldest = 0;
+
+    for (uint32_t i = 0; i < c->n_lanes; i++)
+        if (c->lanes[i].job != NULL && now - c->lanes[i].since_us > oldest)
+            oldest = now - c->lanes[i].since_us;
+    return oldest;
+}
+
 bool copier_hangs(const struct copier *c)
 {
     for (uint32_t i = 0; i < c->n_lanes; i++)

@@ -78,6 +78,9 @@ uint64_t copier_bytes(const struct copier *copier); /* read once and written onc
 /* Whether a copy on a GPU takes so long that it may never end. */
 bool copier_hangs(const struct copier *copier);
 
+/* For how long the oldest copy under way has been; 0: there is none. */
+uint64_t copier_oldest_us(const struct copier *copier);
+
 /* When copier_count() is 0, or when it hangs: then what it uses is left behind. NULL is fine. */
 void copier_destroy(struct copier *copier);
 

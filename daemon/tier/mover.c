@@ -263,13 +263,20 @@ uint32_t mover_count(const struct mover *m)
     return m->count;
 }
 
+uint64_t mover_oldest_us(const struct mover *m)
+{
+    const uint64_t now = clock_now_us();
+    uint64_t oldest = 0;
+
+    for (uint32_t i = 0; i < MOVER_BATCHES; i++)
+        if (m->lanes[i].n > 0 && now - m->lanes[i].since_us > oldest)
+            oldest = now - m->lanes[i].since_us;
+    return oldest;
+}
+
 bool mover_hangs(const struct mover *m)
 {
-    for (uint32_t i = 0; i < MOVER_BATCHES; i++)
-        if (m->lanes[i].n > 0 &&
-            clock_now_us() - m->lanes[i].since_us >= MOVER_LATE_MS * CLOCK_MS_US)
-            return true;
-    return false;
+    return mover_oldest_us(m) >= MOVER_LATE_MS * CLOCK_MS_US;
 }
 
 void mover_destroy(struct mover *m)

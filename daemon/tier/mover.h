@@ -36,6 +36,8 @@ void mover_stop(struct mover *mover);
 
 uint32_t mover_count(const struct mover *mover); /* moves whose callback is owed */
 bool mover_hangs(const struct mover *mover);     /* a batch takes more than MOVER_LATE_MS */
+/* For how long the oldest batch of copies under way has been; 0: there is none. */
+uint64_t mover_oldest_us(const struct mover *mover);
 
 /* When mover_count() is 0, which it is not inside a callback. NULL is fine. */
 void mover_destroy(struct mover *mover);
