@@ -14,12 +14,14 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "daemon/base/histogram.h"
 #include "daemon/peer/peer.h"
 #include "daemon/store/store.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/tier.h"
 
 struct api;
+struct msg_stats_reply;
 
 /* The daemon's settings, which only the server knows. */
 struct api_setting {
@@ -70,6 +72,12 @@ uint32_t api_pieces(const struct api *api);
 uint32_t api_errands(const struct api *api);
 /* Whether a GPU's driver does not come back, so that pieces may stay for ever. */
 bool api_hangs(const struct api *api);
+
+/* What STATS replies. Its texts live as long as the api. */
+void api_figures(const struct api *api, struct msg_stats_reply *figures);
+/* How long it took to handle requests that were accepted, without what was answered later. */
+enum api_latency { API_LATENCY_LOOKUP, API_LATENCY_SAVE, API_LATENCY_LOAD, API_LATENCIES };
+const struct histogram *api_latency(const struct api *api, enum api_latency of);
 
 /*
  * Ends what is left of sessions, when there are no connections, and no pieces or it hangs. The

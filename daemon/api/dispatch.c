@@ -1,6 +1,7 @@
 /* Which family answers a packet, and who may ask. */
 #include "daemon/api/session.h"
 
+#include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 
 #define ROLE(r) (1u << (r))
@@ -95,6 +96,22 @@ static kvc_status handle(struct session *s, const struct route *route,
     return route->handle(s, request, why);
 }
 
+static void note_latency(struct api *api, uint16_t type, uint64_t since_us)
+{
+    struct histogram *h = type == WIRE_LOOKUP ? &api->latencies[API_LATENCY_LOOKUP]
+                          : type == WIRE_SAVE ? &api->latencies[API_LATENCY_SAVE]
+                          : type == WIRE_LOAD ? &api->latencies[API_LATENCY_LOAD]
+                                              : NULL;
+
+    if (h != NULL)
+        histogram_add(h, clock_now_us() - since_us);
+}
+
+const struct histogram *api_latency(const struct api *api, enum api_latency of)
+{
+    return &api->latencies[of];
+}
+
 /* Descriptors cost the daemon much and a client that sends them in vain nothing: it waits. */
 static bool too_many_in_vain(struct session *s, uint32_t n_fds)
 {
@@ -114,6 +131,8 @@ void session_packet(void *arg, struct wire_packet *packet)
     struct refusal why = {0};
     kvc_status status;
     const uint32_t n_fds = packet->n_fds;
+    const uint64_t since_us = clock_now_us();
+    struct api *const api = s->api; /* which outlives the session */
 
     s->requests++;
     if (wrong == NULL && route->handle != NULL)
@@ -123,8 +142,10 @@ void session_packet(void *arg, struct wire_packet *packet)
         return;
     }
     status = handle(s, route, &request, &why);
-    if (status == KVC_OK)
+    if (status == KVC_OK) {
+        note_latency(api, request.type, since_us);
         return;
+    }
     if (too_many_in_vain(s, n_fds)) {
         connection_malformed(s->connection, "too many descriptors with refused requests");
         return;

@@ -80,17 +80,14 @@ static void fill_driver_figures(const struct api *api, struct msg_stats_reply *r
         reply->copy_thread_blocks = device->lending->thread_blocks(device->state, 0);
 }
 
-kvc_status inspect_stats(struct session *s, const struct request *request, struct refusal *why)
+void api_figures(const struct api *api, struct msg_stats_reply *ret)
 {
-    const struct api *api = s->api;
     struct closer_stats closing;
     struct store_stats stats;
-    struct msg_stats_reply reply;
 
-    (void)why;
     closer_figures(api->hub.closer, &closing);
     store_stats(api->store, &stats);
-    reply = (struct msg_stats_reply){
+    *ret = (struct msg_stats_reply){
         .version = KVC_BUILD_VERSION,
         .device = api->config.device->name,
         .boot_epoch = api->config.boot_epoch,
@@ -130,14 +127,22 @@ kvc_status inspect_stats(struct session *s, const struct request *request, struc
         .lost_extents = stats.lost_extents,
         .waiting_extents = stats.waiting_extents,
     };
-    fill_processor_time(&reply);
-    fill_driver_figures(api, &reply);
+    fill_processor_time(ret);
+    fill_driver_figures(api, ret);
     if (api->peers != NULL) {
         struct peers_figures peers;
 
         peers_figures(api->peers, &peers);
-        reply.hits_peer = peers.fetched_blocks;
+        ret->hits_peer = peers.fetched_blocks;
     }
-    session_reply(s, WIRE_STATS, request->seq, codec_stats(api->codec, &reply));
+}
+
+kvc_status inspect_stats(struct session *s, const struct request *request, struct refusal *why)
+{
+    struct msg_stats_reply reply;
+
+    (void)why;
+    api_figures(s->api, &reply);
+    session_reply(s, WIRE_STATS, request->seq, codec_stats(s->api->codec, &reply));
     return KVC_OK;
 }

@@ -39,6 +39,7 @@ struct api {
     uint32_t n_connections;
     uint64_t started_us;
     uint64_t refused_requests;
+    struct histogram latencies[API_LATENCIES];
     uint64_t last_region, last_fetch;
     uint32_t n_pieces; /* of regions, of all sessions */
     bool stopping;
