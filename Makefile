@@ -46,9 +46,11 @@ pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null || echo $(addprefix -l,$
 has_header = $(wildcard $(DEPS:%=%/usr/include/$(1)) /usr/include/$(1) /usr/local/include/$(1))
 UCX       ?= $(and $(call has_header,ucp/api/ucp.h),$(call has_header,nettle/hmac.h),yes)
 DIRECTORY ?= $(and $(UCX),$(call has_header,hiredis/async.h),yes)
+# Metrics over HTTP likewise: `make METRICS=` does without.
+METRICS   ?= $(and $(call has_header,microhttpd.h),yes)
 PEER_PKGS := $(if $(UCX),nettle) $(if $(DIRECTORY),hiredis)
 
-DAEMON_PKGS := libuv libprotobuf-c libxxhash inih $(PEER_PKGS)
+DAEMON_PKGS := libuv libprotobuf-c libxxhash inih $(PEER_PKGS) $(if $(METRICS),libmicrohttpd)
 CLIENT_PKGS := libprotobuf-c libxxhash
 CTL_PKGS    := $(CLIENT_PKGS) jansson
 TEST_PKGS   := $(DAEMON_PKGS) jansson check
@@ -60,6 +62,7 @@ WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes
 # and the shared library, and what the library exports is what is marked for it.
 COMPILE_FLAGS = -D_GNU_SOURCE -DKVC_IN_TREE=1 -DKVC_BUILD_VERSION='"$(VERSION)"' \
                 $(if $(UCX),-DKVC_UCX=1) $(if $(DIRECTORY),-DKVC_DIRECTORY=1) \
+                $(if $(METRICS),-DKVC_METRICS=1) \
                 -I. -isystem build/gen $(DEPS_FLAGS) $(PKG_CFLAGS) $(CPPFLAGS) \
                 -std=gnu11 -g -fPIC -fvisibility=hidden -pthread -MD -MP
 LINK_FLAGS    = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(DEPS_LINK) $(LDFLAGS)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "daemon/config_shares.h"
+#include "daemon/metrics/metrics.h"
 #include "proto/limits.h"
 #include "proto/spelling.h"
 
@@ -90,6 +91,8 @@ static const struct option options[] = {
      "on the way from one peer"},
     {"peers-bytes", VALUE_SIZE, START, FIELD(peers_bytes), "256M", 1u << 20, 1ull << 40, NULL,
      "SIZE", "... from all of them"},
+    {"metrics", VALUE_TEXT, START, FIELD(metrics), "127.0.0.1:20747", 0, 0, NULL, "ADDRESS:PORT",
+     "where /metrics and /healthz are served over HTTP, to whoever can connect; off: nowhere"},
     {"log-level", VALUE_CHOICE, RUNTIME, FIELD(log_level), "info", 0, UINT64_MAX, levels, "LEVEL",
      "error, warning, info, or debug in debug builds"},
 };
@@ -340,6 +343,9 @@ bool config_check(const struct config *config, char *why)
             why, "gpu-bytes %s and host-bytes %s are more than this machine's memory, %" PRIu64 "M",
             value_format(VALUE_SIZE, config->gpu_bytes, NULL, gpu),
             value_format(VALUE_SIZE, config->host_bytes, NULL, host), memory >> 20);
+    if (!metrics_is_address(config->metrics))
+        return config_explain(why, "metrics: \"%.64s\" is not ADDRESS:PORT with numbers, nor off",
+                              config->metrics);
     if (config->clean_low > config->clean_high)
         return config_explain(why, "clean-low is more than clean-high");
     return config_shares(config->tenant_shares, shares, &n_shares, why) &&

@@ -16,7 +16,7 @@
 
 #define CONFIG_TEXT_MAX 256u
 #define CONFIG_WHY_MAX  640u
-#define CONFIG_ROWS_MAX 32u
+#define CONFIG_ROWS_MAX 48u
 
 /* Where a value comes from; a later one in this order wins. */
 enum config_origin {
@@ -49,6 +49,7 @@ struct config {
     char directory[CONFIG_TEXT_MAX];
     uint64_t directory_ms;
     uint64_t peer_silence_ms, peer_bytes, peers_bytes;
+    char metrics[CONFIG_TEXT_MAX];
     uint8_t origins[CONFIG_ROWS_MAX];
 };
 

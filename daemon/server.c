@@ -20,6 +20,7 @@
 #include "daemon/config_shares.h"
 #include "daemon/conn/endpoint.h"
 #include "daemon/conn/watch.h"
+#include "daemon/metrics/metrics.h"
 #include "daemon/peer/peer.h"
 #include "daemon/service.h"
 #include "daemon/tier/copier.h"
@@ -54,6 +55,7 @@ struct server {
     struct populate *populate; /* NULL when it is done */
     struct api *api;
     struct store *store;
+    struct metrics *metrics; /* NULL: served nowhere */
     struct peers *peers; /* NULL: no peer was named, and none may ask */
 };
 
@@ -507,6 +509,21 @@ static const char *stuck(void *arg)
     return mover_hangs(s->mover) ? "copies between tiers" : NULL;
 }
 
+/* Nobody is served worse without it. */
+static void open_metrics(struct server *s)
+{
+    const struct metrics_config config = {
+        .loop = &s->loop,
+        .address = s->config->metrics,
+        .api = s->api,
+        .store = s->store,
+        .copier = s->copier,
+        .mover = s->mover,
+    };
+
+    s->metrics = metrics_open(&config);
+}
+
 /* What the loop still has to bring, but for what a hanging driver never will. */
 static bool is_owed(const struct server *s)
 {
@@ -527,6 +544,7 @@ static void close_parts(struct server *s)
 
     /* What it asks about goes. */
     service_unwatch(s->service);
+    metrics_close(s->metrics);
     if (s->api != NULL)
         api_end_connections(s->api);
     if (s->populate != NULL)
@@ -587,6 +605,7 @@ int server_run(struct config *config, const struct config_source *source, uint64
     }
     if (open_endpoint(&s) < 0 || open_store(&s) < 0 || serve(&s) < 0)
         goto close;
+    open_metrics(&s);
     log_info("main",
              "ready version=%s socket=%s device=%s gpu_bytes=%s host_bytes=%s start_us=%llu",
              KVC_BUILD_VERSION, config->socket, s.device.name,

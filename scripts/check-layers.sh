@@ -18,7 +18,8 @@ declare -A may_include=(
     [daemon/conn]="proto daemon/base"
     [daemon/peer]="proto kernels daemon/base daemon/device daemon/tier daemon/store"
     [daemon/api]="proto kernels daemon/base daemon/device daemon/tier daemon/store daemon/conn daemon/peer"
-    [daemon]="proto kernels daemon/base daemon/device daemon/tier daemon/store daemon/conn daemon/peer daemon/api"
+    [daemon/metrics]="proto kernels daemon/base daemon/device daemon/tier daemon/store daemon/conn daemon/peer daemon/api"
+    [daemon]="proto kernels daemon/base daemon/device daemon/tier daemon/store daemon/conn daemon/peer daemon/api daemon/metrics"
     [client]="proto kernels"
     [client/ctl]="proto client kernels"
 )
@@ -26,7 +27,8 @@ declare -A may_include=(
 # foreign header (pattern) -> files (patterns) that may include it; anything else may be included
 # anywhere
 foreign=(
-    'uv.h|daemon/*.[ch] daemon/tier/* daemon/conn/* daemon/peer/* daemon/api/*'
+    'uv.h|daemon/*.[ch] daemon/tier/* daemon/conn/* daemon/peer/* daemon/api/* daemon/metrics/*'
+    'microhttpd.h|daemon/metrics/http*'
     'protobuf-c/*|daemon/conn/codec* client/codec*'
     'proto/kvcache.pb-c.h|daemon/conn/codec* client/codec*'
     'cuda*|kernels/pack_cuda* daemon/device/cuda*'

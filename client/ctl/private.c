@@ -202,13 +202,15 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
 
     char program[4096];
     find_program(program, sizeof(program));
-    const char *args[16];
+    const char *args[20];
     size_t n = 0;
     args[n++] = program;
     args[n++] = "--socket";
     args[n++] = daemon->socket;
     args[n++] = "--device";
     args[n++] = device ? device : "auto";
+    args[n++] = "--metrics";
+    args[n++] = "off";
     if (gpu_bytes) {
         args[n++] = "--gpu-bytes";
         args[n++] = gpu_bytes;

@@ -56,8 +56,9 @@ void scene_check_kvc(kvc_client *client, kvc_status status, const char *what, co
 static void exec_daemon(const struct scene_daemon *d, const char *const args[])
 {
     const char *argv[ARGS_MAX] = {program,       "--socket", d->socket,      "--device", "cuda",
-                                  "--gpu-bytes", "256M",     "--host-bytes", "256M"};
-    size_t n = 9;
+                                  "--gpu-bytes", "256M",     "--host-bytes", "256M",
+                                  "--metrics",   "off"};
+    size_t n = 11;
     int out = open(d->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
 
     for (size_t i = 0; args != NULL && args[i] != NULL && n < ARGS_MAX - 1; i++)

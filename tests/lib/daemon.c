@@ -68,7 +68,8 @@ static const char *program(void)
 static void set_arguments(struct daemon *d, const char *const extra[])
 {
     const char *const usual[] = {program(),     "--socket", d->socket,      "--device", "host",
-                                 "--gpu-bytes", "16M",      "--host-bytes", "32M"};
+                                 "--gpu-bytes", "16M",      "--host-bytes", "32M",
+                                 "--metrics",   "off"};
     size_t n = sizeof(usual) / sizeof(usual[0]);
 
     memcpy(d->argv, usual, sizeof(usual));

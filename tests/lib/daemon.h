@@ -17,7 +17,8 @@
 
 struct daemon;
 
-// Starts it with `--socket <folder>/s1 --device host --gpu-bytes 16M --host-bytes 32M` and the
+// Starts it with `--socket <folder>/s1 --device host --gpu-bytes 16M --host-bytes 32M
+// --metrics off` and the
 // extra arguments (NULL-terminated; NULL for none; a later option wins), and waits until it accepts
 // connections.
 struct daemon *daemon_start(const char *const extra_args[]);

@@ -1,0 +1,239 @@
+#include "daemon/metrics/figures.h"
+
+#include <stdio.h>
+
+#include "daemon/conn/message.h"
+
+#define LABELS_MAX 512u
+
+static const char *const tier_labels[TIER_COUNT] = {"tier=\"gpu\"", "tier=\"host\""};
+
+static void write_tier(struct text *t, const char *name, const char *type, const char *help,
+                       const uint64_t value[TIER_COUNT])
+{
+    text_metric(t, name, type, help);
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        text_count(t, name, tier_labels[tier], value[tier]);
+}
+
+static void write_tiers(const struct msg_stats_reply *stats, struct text *t)
+{
+    const struct msg_stats_tier *gpu = &stats->tiers[TIER_GPU], *host = &stats->tiers[TIER_HOST];
+
+    write_tier(t, "kvcached_tier_bytes", "gauge", "Memory of a tier.",
+               (uint64_t[]){gpu->bytes, host->bytes});
+    write_tier(t, "kvcached_tier_used_bytes", "gauge", "Of it, in slots that are in use.",
+               (uint64_t[]){gpu->used_bytes, host->used_bytes});
+    write_tier(t, "kvcached_tier_slots", "gauge", "Slots of a tier.",
+               (uint64_t[]){gpu->slots, host->slots});
+    write_tier(t, "kvcached_tier_used_slots", "gauge", "Of them, in use.",
+               (uint64_t[]){gpu->used_slots, host->used_slots});
+}
+
+static void write_lookups(const struct msg_stats_reply *stats, struct text *t)
+{
+    write_tier(t, "kvcached_hits_total", "counter",
+               "Blocks that lookups found, by the tier that they were in.",
+               (uint64_t[]){stats->tiers[TIER_GPU].hits, stats->tiers[TIER_HOST].hits});
+    text_count(t, "kvcached_hits_total", "tier=\"peer\"", stats->hits_peer);
+    text_counter(t, "kvcached_misses_total", stats->misses, "Blocks that lookups did not find.");
+    text_counter(t, "kvcached_limited_lookups_total", stats->limited_lookups,
+                 "Lookups that a quota of leases has cut.");
+}
+
+static void label_namespace(const struct table *table, uint32_t index, char *ret, size_t size)
+{
+    const struct table_namespace *ns = table_namespace(table, index);
+    char digest[2 * KVC_NAMESPACE_BYTES + 1], tenant[2 * KVC_NAME_MAX + 3];
+    char name[2 * KVC_NAME_MAX + 3];
+
+    for (size_t i = 0; i < KVC_NAMESPACE_BYTES; i++)
+        snprintf(digest + 2 * i, 3, "%02x", ns->digest[i]);
+    snprintf(ret, size, "tenant=\"%s\",namespace=\"%s\",name=\"%s\"",
+             text_label(table_tenant(table, ns->tenant)->name, tenant, sizeof(tenant)), digest,
+             text_label(ns->name, name, sizeof(name)));
+}
+
+enum of_namespace { NAMESPACE_HITS, NAMESPACE_USED };
+
+static void write_namespace(struct text *t, const char *name, const char *labels,
+                            const uint64_t values[TIER_COUNT])
+{
+    char all[LABELS_MAX + 32];
+
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        snprintf(all, sizeof(all), "%s,%s", labels, tier_labels[tier]);
+        text_count(t, name, all, values[tier]);
+    }
+}
+
+/* The number of samples is bounded, whatever workers register. */
+static void write_namespaces(const struct store *store, enum of_namespace what, const char *name,
+                             struct text *t)
+{
+    const struct table *table = store_table(store);
+    uint64_t others[TIER_COUNT] = {0};
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < TABLE_NAMESPACES && table_namespace(table, i)->used != ROW_NEVER;
+         i++) {
+        struct store_namespace_usage usage;
+        const uint64_t *values = what == NAMESPACE_HITS ? usage.hits : usage.used;
+        char labels[LABELS_MAX];
+
+        if (table_namespace(table, i)->used != ROW_USED)
+            continue;
+        store_namespace_usage(store, i, &usage);
+        if (++n > METRICS_NAMESPACES) {
+            for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+                others[tier] += values[tier];
+            continue;
+        }
+        label_namespace(table, i, labels, sizeof(labels));
+        write_namespace(t, name, labels, values);
+    }
+    if (n > METRICS_NAMESPACES)
+        write_namespace(t, name, "tenant=\"\",namespace=\"other\",name=\"\"", others);
+}
+
+static void write_evictions(const struct store_stats *stats, struct text *t)
+{
+    const char *const name = "kvcached_evictions_total";
+    char labels[64];
+
+    text_metric(t, name, "counter",
+                "Slots taken from blocks: to make room, of copies that another tier has too, "
+                "or with a block that they depend on.");
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        const uint64_t clean = stats->clean_evictions[tier];
+        const uint64_t dependent = stats->dependent_evictions[tier];
+        const struct {
+            const char *reason;
+            uint64_t n;
+        } rows[] = {{"room", stats->tier_evictions[tier] - clean - dependent},
+                    {"copied", clean},
+                    {"dependent", dependent}};
+
+        for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+            snprintf(labels, sizeof(labels), "%s,reason=\"%s\"", tier_labels[tier], rows[i].reason);
+            text_count(t, name, labels, rows[i].n);
+        }
+    }
+    text_counter(t, "kvcached_evicted_blocks_total", stats->evictions,
+                 "Blocks that left the cache to make room.");
+}
+
+static void write_copies(const struct msg_stats_reply *stats, struct text *t)
+{
+    const struct msg_stats_tier *gpu = &stats->tiers[TIER_GPU], *host = &stats->tiers[TIER_HOST];
+    const char *const paths = "kvcached_path_bytes_total";
+
+    text_metric(t, paths, "counter", "Bytes of blocks that were saved and loaded, by path.");
+    text_count(t, paths, "path=\"worker_to_gpu\"", gpu->bytes_saved);
+    text_count(t, paths, "path=\"worker_to_host\"", host->bytes_saved);
+    text_count(t, paths, "path=\"gpu_to_worker\"", gpu->bytes_loaded);
+    text_count(t, paths, "path=\"host_to_worker\"", host->bytes_loaded);
+    text_counter(t, "kvcached_saves_total", stats->saves, "Saves that had something to copy.");
+    text_counter(t, "kvcached_aborted_saves_total", stats->aborted_saves,
+                 "Saves that ended before they were proved.");
+    text_counter(t, "kvcached_published_blocks_total", stats->published_blocks,
+                 "Blocks that saves have made visible.");
+    text_counter(t, "kvcached_skipped_blocks_total", stats->skipped_blocks,
+                 "Blocks that were not saved for want of room.");
+    text_counter(t, "kvcached_demotions_total", stats->demotions,
+                 "Blocks copied from the GPU tier to the host tier.");
+    text_counter(t, "kvcached_failed_demotions_total", stats->failed_demotions,
+                 "Such copies that failed.");
+    text_counter(t, "kvcached_promotions_total", stats->promotions,
+                 "Blocks copied from the host tier to the GPU tier.");
+    text_counter(t, "kvcached_checksum_failures_total", stats->checksum_failures,
+                 "Blocks found damaged and dropped.");
+    text_counter(t, "kvcached_stale_completions_total", stats->stale_completions,
+                 "Proofs and reports of what had ended.");
+}
+
+static void write_levels(const struct msg_stats_reply *stats, struct text *t)
+{
+    text_gauge(t, "kvcached_blocks", stats->blocks, "Published blocks.");
+    text_gauge(t, "kvcached_sessions", stats->sessions, "Connected workers.");
+    text_gauge(t, "kvcached_leases", stats->leases, "Leases that are held.");
+    text_gauge(t, "kvcached_open_loads", stats->open_loads, "Loads under way.");
+    text_gauge(t, "kvcached_filling_slots", stats->filling_slots, "Slots that saves are filling.");
+    text_gauge(t, "kvcached_pinned_blocks", stats->pinned_blocks, "Blocks that are pinned.");
+    text_gauge(t, "kvcached_quarantined_slots", stats->quarantined_slots,
+               "Slots of failed saves that wait for proof.");
+    text_age(t, "kvcached_quarantine_oldest_seconds", stats->quarantine_oldest_us,
+             "Age of the oldest of them.");
+    text_gauge(t, "kvcached_lost_extents", stats->lost_extents, "Extents without memory.");
+    text_gauge(t, "kvcached_waiting_extents", stats->waiting_extents,
+               "Extents that workers are to unmap.");
+    text_gauge(t, "kvcached_driver_calls", stats->driver_calls,
+               "Calls of GPU drivers that have not come back, or wait for others.");
+    text_age(t, "kvcached_driver_call_oldest_seconds", stats->driver_call_us,
+             "For how long the oldest of them has been under way.");
+    text_gauge(t, "kvcached_hanging_gpus", stats->hanging_gpus,
+               "GPUs whose driver does not come back.");
+    text_gauge(t, "kvcached_closing_descriptors", stats->closing_fds,
+               "Descriptors that wait to be closed.");
+    text_gauge(t, "kvcached_stuck_descriptors", stats->stuck_fds,
+               "Of them, those whose close does not come back.");
+}
+
+static void write_process(const struct msg_stats_reply *stats, struct text *t)
+{
+    char labels[LABELS_MAX], device[2 * KVC_NAME_MAX + 3];
+
+    text_metric(t, "kvcached_build_info", "gauge", "Version and device; always 1.");
+    snprintf(labels, sizeof(labels), "version=\"%s\",device=\"%s\"", stats->version,
+             text_label(stats->device, device, sizeof(device)));
+    text_count(t, "kvcached_build_info", labels, 1);
+    text_age(t, "kvcached_uptime_seconds", stats->uptime_us, "Time since the start.");
+    text_metric(t, "kvcached_cpu_seconds_total", "counter", "Processor time of the daemon.");
+    text_seconds(t, "kvcached_cpu_seconds_total", "mode=\"user\"",
+                 stats->cpu_us - stats->cpu_system_us);
+    text_seconds(t, "kvcached_cpu_seconds_total", "mode=\"system\"", stats->cpu_system_us);
+    text_counter(t, "kvcached_bad_packets_total", stats->bad_packets,
+                 "Packets that have ended a connection.");
+    text_counter(t, "kvcached_refused_requests_total", stats->refused_requests,
+                 "Refused requests of kinds that get no reply.");
+}
+
+static void write_latencies(const struct api *api, const struct histogram *lag, struct text *t)
+{
+    text_histogram(t, "kvcached_lookup_duration_seconds", api_latency(api, API_LATENCY_LOOKUP),
+                   "Time the daemon took to handle a lookup.");
+    text_histogram(t, "kvcached_save_duration_seconds", api_latency(api, API_LATENCY_SAVE),
+                   "Time the daemon took to handle the request of a save, without its copies.");
+    text_histogram(t, "kvcached_load_duration_seconds", api_latency(api, API_LATENCY_LOAD),
+                   "Time the daemon took to handle the request of a load, without its copies.");
+    text_histogram(t, "kvcached_event_loop_lag_seconds", lag,
+                   "How late the event loop came to a timer, once a second.");
+}
+
+void figures_write(const struct metrics_config *config, const struct histogram *lag, struct text *t)
+{
+    struct msg_stats_reply stats;
+    struct store_stats of_store;
+
+    api_figures(config->api, &stats);
+    store_stats(config->store, &of_store);
+    write_process(&stats, t);
+    write_tiers(&stats, t);
+    write_lookups(&stats, t);
+    text_metric(t, "kvcached_namespace_hits_total", "counter",
+                "Blocks that lookups found, by namespace.");
+    write_namespaces(config->store, NAMESPACE_HITS, "kvcached_namespace_hits_total", t);
+    text_metric(t, "kvcached_namespace_used_bytes", "gauge", "Slots in use, by namespace.");
+    write_namespaces(config->store, NAMESPACE_USED, "kvcached_namespace_used_bytes", t);
+    write_evictions(&of_store, t);
+    write_copies(&stats, t);
+    write_levels(&stats, t);
+    text_age(t, "kvcached_oldest_operation_seconds", stats.oldest_op_us,
+             "Age of the oldest copy by a worker that is not proved.");
+    text_metric(t, "kvcached_oldest_copy_seconds", "gauge",
+                "For how long the oldest copy by the daemon has been under way.");
+    text_seconds(t, "kvcached_oldest_copy_seconds", "of=\"workers\"",
+                 copier_oldest_us(config->copier));
+    text_seconds(t, "kvcached_oldest_copy_seconds", "of=\"tiers\"", mover_oldest_us(config->mover));
+    write_latencies(config->api, lag, t);
+}

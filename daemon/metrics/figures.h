@@ -1,0 +1,23 @@
+/*
+ * The figures of the daemon as metrics, and what health follows from them.
+ */
+#ifndef KVC_METRICS_FIGURES_H
+#define KVC_METRICS_FIGURES_H
+
+#include "daemon/metrics/metrics.h"
+#include "daemon/metrics/text.h"
+
+/* Of namespaces with samples of their own; those behind them are one, "other". */
+#define METRICS_NAMESPACES 32u
+
+/* What takes longer than this has stopped: a save that is not proved by then is aborted. */
+#define METRICS_STUCK_US      (40u * UINT64_C(1000000))
+#define METRICS_QUARANTINE_US (300u * UINT64_C(1000000))
+
+void figures_write(const struct metrics_config *config, const struct histogram *lag,
+                   struct text *text);
+
+/* Whether all is well, and in lines what is not, with the ages that progress is judged by. */
+bool health_write(const struct metrics_config *config, struct text *text);
+
+#endif
