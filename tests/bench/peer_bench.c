@@ -54,7 +54,7 @@ static void start(int i, const char *mode)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         execl(program, program, "--socket", sockets[i], "--device", "host", "--gpu-bytes", "0",
               "--host-bytes", "1G", "--peer-listen", listen, "--peers", peers, "--transfer", mode,
-              "--log-level", "error", NULL);
+              "--log-level", "error", "--metrics", "off", NULL);
         _exit(127);
     }
 }

@@ -68,7 +68,7 @@ class Daemon:
         self.expect = list(expect)
         self._command = [
             os.path.join(BUILD, "kvcached"), "--socket", self.socket, "--device", "host",
-            "--gpu-bytes", "16M", "--host-bytes", "32M", *arguments,
+            "--gpu-bytes", "16M", "--host-bytes", "32M", "--metrics", "off", *arguments,
         ]
         self.start()
 
