@@ -65,7 +65,7 @@ class Daemon:
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [os.path.join(BUILD, "kvcached"), "--socket", self.socket, "--device", device,
-                 *arguments],
+                 "--metrics", "off", *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )
         try:
