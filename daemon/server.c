@@ -3,12 +3,7 @@
 #include <assert.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 #include <uv.h>
 
 #include "daemon/api/api.h"
@@ -23,6 +18,7 @@
 #include "daemon/metrics/metrics.h"
 #include "daemon/peer/peer.h"
 #include "daemon/service.h"
+#include "daemon/setup.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/mover.h"
 #include "daemon/tier/populate.h"
@@ -30,11 +26,6 @@
 
 /* How often a daemon that stops looks whether it may. */
 #define DRAIN_LOOK_MS 5
-
-/* Both kinds of copies in flight, and two threads for what nobody should have to wait for. */
-#define POOL_THREADS (MOVER_BATCHES + COPIER_LANES + 2u)
-/* ... and packing and unpacking for peers. */
-#define PEER_THREADS 2u
 
 struct server {
     struct config *config;
@@ -56,46 +47,13 @@ struct server {
     struct api *api;
     struct store *store;
     struct metrics *metrics; /* NULL: served nowhere */
-    struct peers *peers; /* NULL: no peer was named, and none may ask */
+    struct peers *peers;     /* NULL: no peer was named, and none may ask */
 };
 
 static int cannot(const char *what, kvc_status status)
 {
     log_error("main", "cannot start: %s: %s", what, kvc_status_text(status));
     return -1;
-}
-
-/* Each connection is two descriptors, so the soft limit, made for other programs, is too low. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-        log_warn("main", "cannot raise the limit of descriptors error=\"%m\"");
-}
-
-/* The pool's size is read from the environment when its first work comes. */
-static void size_pool(void)
-{
-    char threads[12];
-
-    snprintf(threads, sizeof(threads), "%u", POOL_THREADS + PEER_THREADS);
-    setenv("UV_THREADPOOL_SIZE", threads, 0);
-}
-
-/* Whether this thread, and the threads that it starts from now on, get the signals that stop us. */
-static void mask_signals(int how)
-{
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    pthread_sigmask(how, &set, NULL);
 }
 
 /*
@@ -114,9 +72,9 @@ static int choose_device(struct server *s)
     s->device = device_all_host;
     if (s->config->device == CONFIG_DEVICE_HOST)
         return 0;
-    mask_signals(SIG_BLOCK);
+    setup_mask_signals(SIG_BLOCK);
     status = device_cuda_open(&s->device, &choice, why);
-    mask_signals(SIG_UNBLOCK);
+    setup_mask_signals(SIG_UNBLOCK);
     if (status == KVC_OK)
         return 0;
     if (s->config->device == CONFIG_DEVICE_CUDA) {
@@ -149,24 +107,6 @@ refuse:
     if (status != KVC_OK)
         log_error("main", "cannot start: %s", why);
     return status == KVC_OK ? 0 : -1;
-}
-
-/*
- * Larger at each start as long as nobody sets the clock back, and another one all the same: the
- * lower bits are random. There is room for 2^20 numbers a millisecond, and it fits 62 bits until
- * the year 2109. "server.clock" has the clock stand still.
- */
-static uint64_t new_boot_epoch(void)
-{
-    struct timespec now = {.tv_sec = 1};
-    uint32_t random = 0;
-
-    if (!fault_fires("server.clock"))
-        clock_gettime(CLOCK_REALTIME, &now);
-    if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
-        random = (uint32_t)getpid();
-    return ((uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u) << 20 |
-           (random & 0xfffffu);
 }
 
 /* The host device stands for one GPU. */
@@ -354,9 +294,9 @@ static int open_peers(struct server *s, uint64_t boot_epoch)
     if (!is_named(c->peers) && !is_named(c->peer_listen))
         return 0;
     /* UCX starts threads, which must not be the ones to get a signal. */
-    mask_signals(SIG_BLOCK);
+    setup_mask_signals(SIG_BLOCK);
     status = peers_create(&config, why, sizeof(why), &s->peers);
-    mask_signals(SIG_UNBLOCK);
+    setup_mask_signals(SIG_UNBLOCK);
     if (status == KVC_OK) {
         api_set_peers(s->api, s->peers);
         return 0;
@@ -368,7 +308,7 @@ static int open_peers(struct server *s, uint64_t boot_epoch)
 static int open_store(struct server *s)
 {
     char why[CONFIG_WHY_MAX];
-    const uint64_t boot_epoch = new_boot_epoch();
+    const uint64_t boot_epoch = setup_boot_epoch();
     struct api_config api_config = {
         .loop = &s->loop,
         .boot_epoch = boot_epoch,
@@ -482,7 +422,7 @@ static int serve(struct server *s)
     if (watch_loop(&s->loop) != KVC_OK)
         return cannot("the event loop's own descriptors", KVC_E_NO_MEMORY);
     /* The first work starts the pool's threads, which must not be the ones to get a signal. */
-    mask_signals(SIG_BLOCK);
+    setup_mask_signals(SIG_BLOCK);
     status = populate_start(&s->loop, s->tiers, TIER_COUNT, populate_done, s, &s->populate);
     if (status != KVC_OK) {
         cannot("populating memory", status);
@@ -493,7 +433,7 @@ static int serve(struct server *s)
     if (status != KVC_OK)
         cannot("listening", status);
 unblock:
-    mask_signals(SIG_UNBLOCK);
+    setup_mask_signals(SIG_UNBLOCK);
     return status == KVC_OK ? 0 : -1;
 }
 
@@ -566,7 +506,7 @@ static void close_parts(struct server *s)
     copier_destroy(s->copier);
     renewer_destroy(s->renewer);
     /* A second signal must not cut the last steps short, when the loop does not catch it. */
-    mask_signals(SIG_BLOCK);
+    setup_mask_signals(SIG_BLOCK);
     uv_close((uv_handle_t *)&s->terminate, NULL);
     uv_close((uv_handle_t *)&s->interrupt, NULL);
     uv_close((uv_handle_t *)&s->hangup, NULL);
@@ -591,8 +531,8 @@ int server_run(struct config *config, const struct config_source *source, uint64
     signal(SIGPIPE, SIG_IGN);
     if (guard_install() < 0)
         log_warn("main", "a worker can end this process: SIGBUS cannot be handled error=\"%m\"");
-    size_pool();
-    raise_descriptor_limit();
+    setup_pool();
+    setup_descriptor_limit();
     if (service_open(&s.service) != KVC_OK) {
         cannot("the service manager", KVC_E_NO_MEMORY);
         return 1;
