@@ -1,4 +1,5 @@
 /* GPU memory that is lent to the daemon: the allocations that slices lie in. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,6 +101,7 @@ static void describe(struct lent *lent, const kvc_part_desc *desc, const struct 
         const uint64_t base = (uintptr_t)desc->slices[s].base;
         const uint32_t i = place_of(pieces, base);
 
+        assert(i < pieces->n);
         lent->slice_pieces[s] = i;
         lent->slice_offsets[s] = base - pieces->list[i].at;
         lent->slice_strides[s] = desc->slices[s].stride;

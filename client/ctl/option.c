@@ -1,5 +1,6 @@
 #include "client/ctl/option.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -130,6 +131,7 @@ static bool set(struct line *line, const struct option_row *row, char *value)
         line->help = true;
         return true;
     }
+    assert(row->type == OPTION_FLAG || value != NULL);
     switch (row->type) {
     case OPTION_FLAG:
         *(bool *)to = true;

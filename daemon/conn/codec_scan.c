@@ -67,7 +67,8 @@ static const ProtobufCMessageDescriptor *message_of(const ProtobufCMessageDescri
     return field != NULL && field->type == PROTOBUF_C_TYPE_MESSAGE ? field->descriptor : NULL;
 }
 
-/* As deep as messages hold others, which none of ours does in a circle. */
+/* As deep as messages hold others, which none of ours does in a circle.
+   NOLINTNEXTLINE(misc-no-recursion) */
 static bool scan(const ProtobufCMessageDescriptor *descriptor, struct cursor c, uint32_t *left)
 {
     while (c.at < c.end) {

@@ -385,13 +385,16 @@ void batch_start_some(struct peers *peers)
 
     while (any) {
         struct peer *peer;
+        struct batch *next;
 
         any = false;
         list_for_each(peer, &peers->list, link) {
             if (!may_begin(peer))
                 continue;
             list_move_back(&peers->list, &peer->link);
-            begin(list_first(&peer->waiting, struct batch, link));
+            next = list_first(&peer->waiting, struct batch, link);
+            assert(next != NULL);
+            begin(next);
             any = true;
             break;
         }

@@ -320,16 +320,15 @@ const char *store_check(const struct store *store)
     uint32_t n = blocks_limit(store->blocks);
     /* Not of base/mem: a check must not take the failure that a test has armed for another. */
     uint32_t *memory = calloc(4ul * n + 1, sizeof(*memory));
-    struct recount recount = {
-        .store = store,
-        .holds = memory,
-        .leased = memory + n,
-        .reads = {memory + 2ul * n, memory + 3ul * n},
-    };
+    struct recount recount = {.store = store};
     const char *why;
 
     if (!memory)
         return "out of memory";
+    recount.holds = memory;
+    recount.leased = memory + n;
+    recount.reads[0] = memory + 2ul * n;
+    recount.reads[1] = memory + 3ul * n;
     why = check_all(&recount);
     free(memory);
     return why;

@@ -213,7 +213,7 @@ kvc_status store_save_slices(struct store *store, struct owner *owner, const str
                              struct save **ret, struct store_save_result *result,
                              struct refusal *why)
 {
-    uint32_t n[KVC_ENTRIES_MAX];
+    uint32_t n[KVC_ENTRIES_MAX] = {0};
     struct slices *slices;
     struct save *save = NULL;
     kvc_status status = check(owner, req, &save, why);

@@ -1,5 +1,6 @@
 #include "daemon/tier/errands.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>
@@ -40,6 +41,7 @@ static void *run_forever(void *arg)
         if (e->stop)
             break;
         errand = list_first(&e->waiting, struct errand, link);
+        assert(errand != NULL);
         list_remove(&errand->link);
         e->since_us = clock_now_us();
         pthread_mutex_unlock(&e->lock);

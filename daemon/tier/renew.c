@@ -95,6 +95,7 @@ static void step_done(uv_work_t *work, int cancelled)
     struct renewer *r = work->data;
     struct job *job = list_first(&r->jobs, struct job, link);
 
+    assert(job != NULL);
     (void)cancelled; /* it never is */
     r->working = false;
     job->at += r->bytes;
