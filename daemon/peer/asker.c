@@ -293,6 +293,10 @@ kvc_status peer_add(struct peers *peers, const char *host, const char *port, boo
     peer->hinted = hinted;
     snprintf(peer->host, sizeof(peer->host), "%s", host);
     snprintf(peer->port, sizeof(peer->port), "%s", port);
+    /* A number is known before it is looked up: it may be the first to connect. */
+    if (uv_ip4_addr(host, 0, (struct sockaddr_in *)&peer->address) < 0 &&
+        uv_ip6_addr(host, 0, (struct sockaddr_in6 *)&peer->address) < 0)
+        peer->address = (struct sockaddr_storage){0};
     snprintf(peer->name, sizeof(peer->name), strchr(host, ':') ? "[%.48s]:%s" : "%.50s:%s", host,
              port);
     list_init(&peer->waiting);

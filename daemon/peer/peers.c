@@ -136,8 +136,9 @@ bool peers_admit(const struct peers *peers, const struct sockaddr_storage *addre
 
     if (peers->secret.len > 0 || is_loopback(address))
         return true;
+    /* Who can write to the directory does not open this door. */
     list_for_each(peer, &peers->list, link)
-        if (is_same_host(&peer->address, address))
+        if (!peer->hinted && is_same_host(&peer->address, address))
             return true;
     return false;
 }
