@@ -15,7 +15,7 @@
 #define ARGS_MAX  24
 #define LINKED_MS 5000
 
-int pair_port(void)
+static int free_port(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(address);
@@ -27,6 +27,22 @@ int pair_port(void)
     ck_assert_int_eq(getsockname(sock, (struct sockaddr *)&address, &len), 0);
     close(sock);
     return ntohs(address.sin_port);
+}
+
+// The kernel may offer again what nobody has bound yet: no port is given twice to one test.
+int pair_port(void)
+{
+    static int given[64], n;
+    int port, i;
+
+    do {
+        port = free_port();
+        for (i = 0; i < n && given[i] != port; i++)
+            ;
+    } while (i < n);
+    ck_assert_int_lt(n, 64);
+    given[n++] = port;
+    return port;
 }
 
 static size_t add(const char **to, size_t n, const char *const *from)
