@@ -11,11 +11,17 @@
 
 #include "client/kvcache.h"
 
-#define ADMIN_TIERS 2u /* gpu, host */
+#define ADMIN_TIERS   2u /* gpu, host */
+#define ADMIN_WINDOWS 4u /* that a client of this version takes */
 
 struct admin_tier {
     uint64_t bytes, used_bytes, slots, used_slots;
     uint64_t hits, evictions, bytes_saved, bytes_loaded;
+};
+
+struct admin_window {
+    uint32_t seconds;
+    uint64_t gpu, host, peer, misses;
 };
 
 /* StatsReply of kvcache.proto, which says what the fields are. */
@@ -34,6 +40,10 @@ struct admin_stats {
     uint64_t driver_calls, driver_call_us, hanging_gpus, copy_thread_blocks;
     uint64_t closing_fds, stuck_fds, left_open_fds;
     uint64_t resized_extents, moved_extents, kept_extents, lost_extents, waiting_extents;
+    uint64_t moving_blocks;
+    bool draining;
+    uint32_t n_windows; /* the shortest first */
+    struct admin_window windows[ADMIN_WINDOWS];
 };
 kvc_status admin_stats(kvc_client *client, struct admin_stats *stats);
 

@@ -23,6 +23,21 @@ static void get_tier(const Kvcache__TierStats *message, struct admin_stats *stat
     };
 }
 
+static void get_windows(const Kvcache__StatsReply *message, struct admin_stats *stats)
+{
+    for (size_t i = 0; i < message->n_windows && i < ADMIN_WINDOWS; i++) {
+        const Kvcache__HitWindow *from = message->windows[i];
+
+        stats->windows[stats->n_windows++] = (struct admin_window){
+            .seconds = from->seconds,
+            .gpu = from->gpu,
+            .host = from->host,
+            .peer = from->peer,
+            .misses = from->misses,
+        };
+    }
+}
+
 static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *stats)
 {
     stats->boot_epoch = message->boot_epoch;
@@ -66,6 +81,8 @@ static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *
     stats->kept_extents = message->kept_extents;
     stats->lost_extents = message->lost_extents;
     stats->waiting_extents = message->waiting_extents;
+    stats->moving_blocks = message->moving_blocks;
+    stats->draining = message->draining;
 }
 
 bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
@@ -82,6 +99,7 @@ bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_pack
     for (size_t i = 0; i < message->n_tiers; i++)
         get_tier(message->tiers[i], stats);
     get_figures(message, stats);
+    get_windows(message, stats);
     return true;
 }
 

@@ -50,6 +50,7 @@ static const struct {
     PLAIN(kept_extents),
     PLAIN(lost_extents),
     PLAIN(waiting_extents),
+    PLAIN(moving_blocks),
     HITS("gpu", 0),
     HITS("host", 1),
     FIGURE("hits.peer", hits_peer),

@@ -80,6 +80,43 @@ static void fill_driver_figures(const struct api *api, struct msg_stats_reply *r
         reply->copy_thread_blocks = device->lending->thread_blocks(device->state, 0);
 }
 
+static uint64_t fetched_blocks(const struct api *api)
+{
+    struct peers_figures peers = {0};
+
+    if (api->peers != NULL)
+        peers_figures(api->peers, &peers);
+    return peers.fetched_blocks;
+}
+
+/* Counters of the window of hits. */
+enum { HITS_GPU = TIER_GPU, HITS_HOST = TIER_HOST, HITS_NONE = TIER_COUNT, HITS_PEER };
+
+void inspect_note_hits(struct api *api)
+{
+    uint64_t totals[WINDOW_COUNTERS];
+
+    store_count_hits(api->store, totals);
+    totals[HITS_PEER] = fetched_blocks(api);
+    window_note(&api->hits, clock_now_us(), totals);
+}
+
+static void fill_windows(const struct api *api, struct msg_hit_window windows[MSG_WINDOWS])
+{
+    static const uint32_t seconds[MSG_WINDOWS] = {60, 900};
+
+    for (uint32_t i = 0; i < MSG_WINDOWS; i++) {
+        uint64_t sums[WINDOW_COUNTERS];
+
+        window_sum(&api->hits, clock_now_us(), seconds[i], sums);
+        windows[i] = (struct msg_hit_window){.seconds = seconds[i],
+                                             .gpu = sums[HITS_GPU],
+                                             .host = sums[HITS_HOST],
+                                             .peer = sums[HITS_PEER],
+                                             .misses = sums[HITS_NONE]};
+    }
+}
+
 void api_figures(const struct api *api, struct msg_stats_reply *ret)
 {
     struct closer_stats closing;
@@ -126,15 +163,12 @@ void api_figures(const struct api *api, struct msg_stats_reply *ret)
         .kept_extents = stats.kept_extents,
         .lost_extents = stats.lost_extents,
         .waiting_extents = stats.waiting_extents,
+        .moving_blocks = stats.moving_blocks,
+        .hits_peer = fetched_blocks(api),
     };
+    fill_windows(api, ret->windows);
     fill_processor_time(ret);
     fill_driver_figures(api, ret);
-    if (api->peers != NULL) {
-        struct peers_figures peers;
-
-        peers_figures(api->peers, &peers);
-        ret->hits_peer = peers.fetched_blocks;
-    }
 }
 
 kvc_status inspect_stats(struct session *s, const struct request *request, struct refusal *why)

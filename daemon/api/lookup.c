@@ -66,6 +66,7 @@ kvc_status lookup_lookup(struct session *s, const struct request *request, struc
         status = store_lookup(s->api->store, s->owner, &req, &result, why);
     if (status != KVC_OK)
         return status;
+    inspect_note_hits(s->api);
     reply = (struct msg_lookup_reply){
         .count = result.count,
         .lease = result.lease,

@@ -8,6 +8,7 @@
 #include "daemon/api/api.h"
 #include "daemon/api/gone.h"
 #include "daemon/base/list.h"
+#include "daemon/base/window.h"
 #include "daemon/conn/codec.h"
 #include "daemon/conn/connection.h"
 #include "daemon/conn/listener.h"
@@ -40,6 +41,7 @@ struct api {
     uint64_t started_us;
     uint64_t refused_requests;
     struct histogram latencies[API_LATENCIES];
+    struct window hits;
     uint64_t last_region, last_fetch;
     uint32_t n_pieces; /* of regions, of all sessions */
     bool stopping;
@@ -103,6 +105,9 @@ kvc_status refuse(struct refusal *why, kvc_status status, const char *detail, co
 #ifdef KVC_LINT
 #define refuse(why, status, ...) ((refuse)(why, status, __VA_ARGS__), (status))
 #endif
+
+/* Lookups have found blocks, or not: for the figures of the last minutes. */
+void inspect_note_hits(struct api *api);
 
 /* Handlers of the families: KVC_OK, and the reply was sent or will be; else the request is refused.
  */

@@ -238,12 +238,28 @@ static void pack_stats_tier(const struct msg_stats_tier *tier, uint32_t kind, Kv
     m->bytes_loaded = tier->bytes_loaded;
 }
 
+static void pack_window(const struct msg_hit_window *window, Kvcache__HitWindow *m)
+{
+    kvcache__hit_window__init(m);
+    m->seconds = window->seconds;
+    m->gpu = window->gpu;
+    m->host = window->host;
+    m->peer = window->peer;
+    m->misses = window->misses;
+}
+
 struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *reply)
 {
     Kvcache__StatsReply m = KVCACHE__STATS_REPLY__INIT;
     Kvcache__TierStats tiers[MSG_TIERS], peer = KVCACHE__TIER_STATS__INIT;
     Kvcache__TierStats *tier_pointers[MSG_TIERS + 1];
+    Kvcache__HitWindow windows[MSG_WINDOWS];
+    Kvcache__HitWindow *window_pointers[MSG_WINDOWS];
 
+    for (uint32_t i = 0; i < MSG_WINDOWS; i++) {
+        pack_window(&reply->windows[i], &windows[i]);
+        window_pointers[i] = &windows[i];
+    }
     for (uint32_t i = 0; i < MSG_TIERS; i++) {
         pack_stats_tier(&reply->tiers[i], i, &tiers[i]);
         tier_pointers[i] = &tiers[i];
@@ -298,6 +314,10 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.kept_extents = reply->kept_extents;
     m.lost_extents = reply->lost_extents;
     m.waiting_extents = reply->waiting_extents;
+    m.n_windows = MSG_WINDOWS;
+    m.windows = window_pointers;
+    m.draining = reply->draining;
+    m.moving_blocks = reply->moving_blocks;
     return BODY(codec, m);
 }
 

@@ -362,6 +362,12 @@ struct msg_stats_tier {
     uint64_t hits, evictions, bytes_saved, bytes_loaded;
 };
 
+#define MSG_WINDOWS 2u
+struct msg_hit_window {
+    uint32_t seconds;
+    uint64_t gpu, host, peer, misses;
+};
+
 struct msg_stats_reply {
     const char *version, *device;
     uint64_t boot_epoch, uptime_us;
@@ -376,6 +382,9 @@ struct msg_stats_reply {
     uint64_t driver_calls, driver_call_us, hanging_gpus, copy_thread_blocks;
     uint64_t closing_fds, stuck_fds, left_open_fds;
     uint64_t resized_extents, moved_extents, kept_extents, lost_extents, waiting_extents;
+    struct msg_hit_window windows[MSG_WINDOWS];
+    bool draining;
+    uint64_t moving_blocks;
 };
 
 #define MSG_LIST_COLUMNS 14u

@@ -229,6 +229,13 @@ uint64_t store_next_wake(const struct store *store)
     return wake > now ? wake - now : 0;
 }
 
+void store_count_hits(const struct store *store, uint64_t counts[TIER_COUNT + 1])
+{
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        counts[tier] = store->stats.hits[tier];
+    counts[TIER_COUNT] = store->stats.misses;
+}
+
 void store_stats(const struct store *store, struct store_stats *stats)
 {
     const struct save *quarantined = list_first(&store->ended, struct save, queue);
@@ -245,6 +252,7 @@ void store_stats(const struct store *store, struct store_stats *stats)
     stats->leases = store->leases.count;
     stats->pinned_blocks = store->pins.count;
     stats->open_loads = store->open_loads;
+    stats->moving_blocks = store->in_state[SLOT_MOVING];
     stats->filling_slots = store->in_state[SLOT_FILLING];
     stats->quarantined_slots = store->in_state[SLOT_QUARANTINE];
     stats->waiting_extents = claim_waiting(store);

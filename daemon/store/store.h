@@ -490,6 +490,7 @@ struct store_stats {
     uint64_t dependent_evictions[TIER_COUNT]; /* with another, without which they are of no use */
     uint64_t blocks; /* published */
     uint64_t owners, leases, open_loads, filling_slots, quarantined_slots, pinned_blocks;
+    uint64_t moving_blocks; /* now, between tiers */
     uint64_t limited_lookups; /* that a quota of leases has cut */
     uint64_t misses, evictions, demotions, failed_demotions, promotions;
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
@@ -502,6 +503,8 @@ struct store_stats {
     uint64_t metadata_bytes;
 };
 void store_stats(const struct store *store, struct store_stats *stats);
+/* Of those, the hits by tier and then the misses, alone. */
+void store_count_hits(const struct store *store, uint64_t counts[TIER_COUNT + 1]);
 
 /* Checks every invariant (design.md's promises as equalities); a text, or NULL. For tests. */
 const char *store_check(const struct store *store);

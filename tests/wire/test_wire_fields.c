@@ -37,6 +37,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
     &kvcache__watch__descriptor,         &kvcache__ping__descriptor,
     &kvcache__ping_reply__descriptor,    &kvcache__empty__descriptor,
     &kvcache__debug__descriptor,         &kvcache__debug_reply__descriptor,
+    &kvcache__hit_window__descriptor,
 };
 #define MESSAGES (sizeof(messages) / sizeof(messages[0]))
 
