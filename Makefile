@@ -97,6 +97,7 @@ FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))
 PY_TESTS     := $(sort $(wildcard tests/python/test_*.py))
 BENCHES      := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/bench/*_bench.c)))
+PROBE        := $(RELEASE)/tests/bench/lookup_probe
 # Of the kernels alone, and of a daemon with its workers. FAKE_GPU is a driver without a GPU.
 GPU_KERNELS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_pack_gpu.c)))
 GPU_DAEMONS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_daemon_gpu.c)))
@@ -143,7 +144,7 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 # ---------------------------------------------------------------- targets
 
 .PHONY: all man debug tests check check-now check-long check-layers check-gpu demo
-.PHONY: check-fake-gpu bench bench-pack bench-gpu bench-serve setup help clean install fuzz fuzzers lint
+.PHONY: check-fake-gpu bench bench-pack bench-gpu bench-serve setup help clean install fuzz fuzzers lint soak
 
 all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) man ## build the daemon, the tool, the libraries and their manual into build/
 
@@ -190,6 +191,10 @@ fuzzers: $(FUZZERS)
 lint: $(GEN_HEADERS) ## clang-tidy, cppcheck and gcc -fanalyzer over the product's sources
 	@scripts/setup --dev
 	@scripts/lint $(filter-out -MD -MP -g,$(COMPILE_FLAGS)) -DKVC_DEBUG=1 -DKVC_LINT=1
+
+soak: TIME := $(if $(filter-out file,$(origin TIME)),$(TIME),3600)
+soak: all $(PROBE) ## everything at once for TIME seconds (3600), and nothing may grow, be wrong or slow
+	@scripts/soak $(RELEASE) $(TIME)
 
 bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips beside a bare echo
 	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done
@@ -352,7 +357,7 @@ $(FUZZERS): $(DEBUG)/fuzz/%: $(DEBUG)/obj/tests/fuzz/%.o $(FUZZ_HELP) \
                              $(call rooms,$(DEBUG),$(ALL_ROOMS))
 	$(call link,$(DEBUG_FLAGS) -fsanitize=fuzzer,$(TEST_PKGS))
 
-$(BENCHES): $(RELEASE)/%: $(RELEASE)/obj/%.o $(call rooms,$(RELEASE),$(PRODUCT_ROOMS))
+$(BENCHES) $(PROBE): $(RELEASE)/%: $(RELEASE)/obj/%.o $(call rooms,$(RELEASE),$(PRODUCT_ROOMS))
 	$(call link,$(RELEASE_FLAGS),$(TEST_PKGS))
 
 # These need the kernels only, so that a machine with a GPU and little else can build them.

@@ -1,0 +1,218 @@
+/*
+ * How long lookups of one steady worker take beside whatever else the daemon does: 64 keys with a
+ * lease every 2 ms, of blocks that it saves, and saves again when they are gone.
+ *
+ *     lookup_probe SOCKET
+ *
+ * Each line on standard input is answered by one line of JSON about lookups; the end of it ends the
+ * program. Exit status 1: a request failed.
+ *
+ *     round    those since the line before
+ *     forget   the same, and they do not count any more
+ *     all      all that count
+ */
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/kvcache.h"
+
+#define BLOCKS     1024u
+#define KEYS       64u
+#define SLOT_BYTES 4096u
+#define PAUSE_MS   2
+#define REPLY_MS   10000 /* what is longer is a failure, not a figure */
+
+struct probe {
+    kvc_client *client;
+    kvc_part part;
+    uint8_t keys[BLOCKS * KVC_KEY_BYTES];
+    uint8_t *cache;
+    unsigned random;
+    float *micros; /* of all that count */
+    size_t n, room;
+    size_t first;  /* since the line before */
+    uint64_t hits; /* likewise, of keys */
+    char line[16];
+    size_t len;
+};
+
+static double now_micros(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static int fail(const struct probe *p, const char *what, kvc_status status)
+{
+    fprintf(stderr, "lookup_probe: %s: %s (%s)\n", what, kvc_text(status),
+            p->client != NULL ? kvc_error(p->client) : "");
+    return 1;
+}
+
+static kvc_status open_session(struct probe *p, const char *socket)
+{
+    const kvc_options options = {.socket = socket,
+                                 .name = "probe",
+                                 .connect_ms = REPLY_MS,
+                                 .lookup_ms = REPLY_MS,
+                                 .save_ms = REPLY_MS};
+    kvc_slice slice = {p->cache, SLOT_BYTES, SLOT_BYTES, 0};
+    const kvc_namespace names = {.model = "probe", .block_tokens = 16};
+    kvc_part_desc desc = {
+        .name = "probe", .block_tokens = 16, .slices = &slice, .n_slices = 1, .n_blocks = BLOCKS};
+    kvc_status status = kvc_connect(&options, &p->client);
+
+    if (status != KVC_OK)
+        return status;
+    kvc_namespace_digest(&names, desc.namespace_digest);
+    return kvc_register(p->client, &desc, &p->part);
+}
+
+/* One chunk of keys; those that are there already stay. */
+static kvc_status save(struct probe *p, uint32_t first)
+{
+    uint32_t ids[KEYS];
+    uint8_t states[KEYS];
+    kvc_save_entry entry = {p->part, p->keys + (size_t)first * KVC_KEY_BYTES, ids, KEYS, states};
+    const kvc_save_args args = {.entries = &entry, .n_entries = 1};
+
+    for (uint32_t i = 0; i < KEYS; i++)
+        ids[i] = first + i;
+    return kvc_save(p->client, &args, NULL);
+}
+
+static bool note(struct probe *p, double micros)
+{
+    if (p->n == p->room) {
+        const size_t room = p->room > 0 ? 2 * p->room : 65536;
+        float *more = realloc(p->micros, room * sizeof(*more));
+
+        if (more == NULL)
+            return false;
+        p->micros = more;
+        p->room = room;
+    }
+    p->micros[p->n++] = (float)micros;
+    return true;
+}
+
+/* After a flush leases have ended, and the namespace is used anew. */
+static kvc_status after_flush(struct probe *p, kvc_status status)
+{
+    if (status == KVC_E_STALE)
+        return kvc_register(p->client, NULL, &p->part);
+    return status == KVC_E_UNKNOWN || status == KVC_E_EXPIRED ? KVC_OK : status;
+}
+
+static kvc_status look_up(struct probe *p)
+{
+    const uint32_t first = (uint32_t)rand_r(&p->random) % (BLOCKS / KEYS) * KEYS;
+    const double start = now_micros();
+    kvc_lease lease;
+    kvc_status status = kvc_lookup(p->client, 0, &p->part, 1,
+                                   p->keys + (size_t)first * KVC_KEY_BYTES, KEYS, 0, &lease);
+
+    if (status == KVC_OK && !note(p, now_micros() - start))
+        status = KVC_E_NO_MEMORY;
+    if (status != KVC_OK)
+        return status;
+    p->hits += lease.blocks;
+    if (lease.id != 0)
+        status = kvc_release(p->client, lease.id);
+    if (status == KVC_OK && lease.blocks < KEYS)
+        status = save(p, first);
+    return status;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void tell(struct probe *p, size_t first)
+{
+    float *micros = p->micros + first;
+    const size_t n = p->n - first;
+    const struct {
+        const char *name;
+        double q;
+    } quantiles[] = {{"p50_us", 0.5}, {"p99_us", 0.99}, {"max_us", 1}};
+
+    qsort(micros, n, sizeof(*micros), compare);
+    printf("{\"lookups\": %zu, \"hits\": %llu", n, (unsigned long long)p->hits);
+    for (size_t i = 0; i < sizeof(quantiles) / sizeof(quantiles[0]); i++)
+        printf(", \"%s\": %.1f", quantiles[i].name,
+               n > 0 ? (double)micros[(size_t)(quantiles[i].q * (double)(n - 1) + 0.5)] : 0);
+    puts("}");
+    fflush(stdout);
+}
+
+static void take_line(struct probe *p)
+{
+    tell(p, strcmp(p->line, "all") == 0 ? 0 : p->first);
+    if (strcmp(p->line, "forget") == 0)
+        p->n = p->first;
+    p->first = p->n;
+    p->hits = 0;
+}
+
+/* Until the time of the next lookup. false: the end. */
+static bool pause_and_listen(struct probe *p)
+{
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+
+    while (poll(&input, 1, PAUSE_MS) > 0) {
+        char c;
+
+        if (read(STDIN_FILENO, &c, 1) <= 0)
+            return false;
+        if (c != '\n') {
+            if (p->len < sizeof(p->line) - 1)
+                p->line[p->len++] = c;
+            continue;
+        }
+        p->line[p->len] = '\0';
+        p->len = 0;
+        take_line(p);
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static struct probe p = {.random = 1};
+    kvc_status status = KVC_OK;
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: lookup_probe SOCKET\n");
+        return 2;
+    }
+    p.cache = mmap(NULL, (size_t)BLOCKS * SLOT_BYTES, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p.cache == MAP_FAILED)
+        return fail(&p, "memory", KVC_E_NO_MEMORY);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        kvc_key(&i, sizeof(i), p.keys + (size_t)i * KVC_KEY_BYTES);
+    status = open_session(&p, argv[1]);
+    if (status != KVC_OK)
+        return fail(&p, "connect", status);
+    while (status == KVC_OK && pause_and_listen(&p))
+        status = after_flush(&p, look_up(&p));
+    if (status != KVC_OK)
+        return fail(&p, "lookup", status);
+    kvc_close(p.client);
+    munmap(p.cache, (size_t)BLOCKS * SLOT_BYTES);
+    free(p.micros);
+    return 0;
+}
