@@ -72,8 +72,18 @@ static uint64_t doom_tier(struct store *store, enum tier_kind tier, const struct
     return doomed;
 }
 
+static void note_cleared(const struct store *store, const struct store_scope *scope)
+{
+    for (uint32_t p = 1; p < TABLE_PARTS && table_part(store->table, p)->used != ROW_NEVER; p++)
+        if (table_part(store->table, p)->used == ROW_USED &&
+            scope_has_namespace(store, scope, table_part(store->table, p)->namespace_))
+            store_note(store, STORE_EVENT_CLEARED, p, TIER_GPU, NULL, NULL);
+}
+
 static uint64_t flush_namespaces(struct store *store, const struct store_scope *scope)
 {
+    uint64_t doomed;
+
     for (uint32_t ns = 0; ns < TABLE_NAMESPACES; ns++) {
         struct owner *owner;
 
@@ -87,7 +97,11 @@ static uint64_t flush_namespaces(struct store *store, const struct store_scope *
             end_leases(owner, ns);
         }
     }
-    return doom_tier(store, TIER_GPU, scope) + doom_tier(store, TIER_HOST, scope);
+    note_cleared(store, scope);
+    store->clearing = true;
+    doomed = doom_tier(store, TIER_GPU, scope) + doom_tier(store, TIER_HOST, scope);
+    store->clearing = false;
+    return doomed;
 }
 
 /* The save that fills a block: its number is known but for the upper half. */

@@ -191,6 +191,14 @@ void keep_unload(struct store *store, uint32_t id, enum tier_kind tier)
         loosen(store, id, true);
 }
 
+/* A tier has the block from now on, or no longer. */
+static void note(const struct store *store, enum store_event_kind kind, uint32_t id,
+                 enum tier_kind tier)
+{
+    store_note(store, kind, blocks_get(store->blocks, id)->part, tier,
+               blocks_record(store->blocks, id, tier)->key, NULL);
+}
+
 void keep_move(struct store *store, uint32_t id)
 {
     struct block *block = blocks_get(store->blocks, id);
@@ -210,6 +218,7 @@ void keep_moved(struct store *store, uint32_t id, bool copied, enum tier_kind ti
         assert(block->state == BLOCK_READY);
         block->slot[tier] = to;
         slots_touch(store->slots[tier], to, store_record(store, tier, to)->last_use);
+        note(store, STORE_EVENT_STORED, id, tier);
     }
     if (block->state == BLOCK_DOOMED)
         collect(store, id);
@@ -259,6 +268,7 @@ void keep_drop_copy(struct store *store, uint32_t id, enum tier_kind tier)
     assert(block->state == BLOCK_READY && !is_kept(block) && slot != SLOT_NONE);
     assert(block->slot[tier == TIER_GPU ? TIER_HOST : TIER_GPU] != SLOT_NONE);
     note_loose(store, block, tier, block->order[tier], ORDER_NONE);
+    note(store, STORE_EVENT_REMOVED, id, tier);
     block->slot[tier] = SLOT_NONE;
     settle(store, id, false);
     room_give(partition, tier, slot);
@@ -272,6 +282,7 @@ void keep_take_clean(struct partition *partition, uint32_t id)
     assert(block->order[TIER_GPU] == ORDER_CLEAN && block->order[TIER_HOST] == ORDER_HOST);
     note_loose(store, block, TIER_GPU, ORDER_CLEAN, ORDER_NONE);
     leave(partition, ORDER_CLEAN, id);
+    note(store, STORE_EVENT_REMOVED, id, TIER_GPU);
     block->order[TIER_GPU] = ORDER_NONE;
     block->slot[TIER_GPU] = SLOT_NONE;
 }
@@ -284,6 +295,9 @@ void keep_doom(struct store *store, uint32_t id)
     if (block->leases > 0)
         count_leased(store, block, -1);
     tell(store, block, id, false);
+    for (enum tier_kind tier = 0; tier < TIER_COUNT && !store->clearing; tier++)
+        if (block->slot[tier] != SLOT_NONE)
+            note(store, STORE_EVENT_REMOVED, id, tier);
     blocks_unlink(store->blocks, id);
     block->state = BLOCK_DOOMED;
     settle(store, id, false);

@@ -38,6 +38,7 @@ static void forget_part(struct store *store, uint32_t part)
         store->family_next[before] = store->family_next[part];
     }
     store->partitions[part] = NULL;
+    store_note(store, STORE_EVENT_FORGOTTEN, part, TIER_GPU, NULL, NULL);
     table_remove_part(store->table, part);
 }
 

@@ -77,9 +77,34 @@ static void free_slots(struct store *store, struct chunk *chunk)
     chunk->state = CHUNK_GONE;
 }
 
+/* The key before a slot's in the prompt, if this save brought it and its slot still has it. */
+static const uint8_t *parent_of(const struct store *store, const struct save *save, uint32_t i)
+{
+    const struct save_slot *before = i > 0 ? &save->slots[i - 1] : NULL;
+    const struct table_slot *record;
+
+    if (!before || !save->slots[i].follows)
+        return NULL;
+    record = store_record(store, before->tier, before->slot);
+    return record->generation == before->generation ? record->key : NULL;
+}
+
+static void note_stored(const struct store *store, const struct chunk *chunk)
+{
+    for (uint32_t i = chunk->first; i < chunk->first + chunk->blocks; i++) {
+        const struct save_slot *slot = &chunk->save->slots[i];
+        const struct table_slot *record = store_record(store, slot->tier, slot->slot);
+
+        store_note(store, STORE_EVENT_STORED, record->part, slot->tier, record->key,
+                   parent_of(store, chunk->save, i));
+    }
+}
+
 static void publish(struct store *store, struct chunk *chunk)
 {
     struct save *save = chunk->save;
+
+    note_stored(store, chunk);
 
     /* Last first, so that the head of the prefix is evicted last. */
     for (uint32_t i = chunk->blocks; i-- > 0;) {

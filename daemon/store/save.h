@@ -49,6 +49,7 @@ struct save_slot {
     uint32_t slot;
     uint32_t generation;
     uint8_t tier;
+    bool follows; /* its key is the next of the prompt behind that of the slot before it */
 };
 
 struct admission;

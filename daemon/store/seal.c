@@ -43,7 +43,9 @@ static void add_block(const struct store *store, struct save *save,
 {
     struct chunk *chunk = &save->chunks[save->n_chunks - 1];
 
-    save->slots[save->n_slots++] = save->admission->slots[i];
+    save->slots[save->n_slots] = save->admission->slots[i];
+    save->slots[save->n_slots++].follows =
+        i > entry->first && save->admission->states[i - 1] == STORE_KEY_ASSIGNED;
     chunk->blocks++;
     if (save->by_slices) {
         chunk->slices += entry->n_slices;

@@ -94,6 +94,7 @@ struct store {
     uint32_t moves_failed; /* in a row */
     uint32_t waiting_saves; /* that are short of room */
     bool room;              /* events.room is due */
+    bool clearing;          /* a namespace is flushed: of its blocks nothing is told one by one */
     uint64_t last_use;      /* the latest that a record got; about clock_us */
     uint64_t hash_seed;
     uint64_t in_state[SLOT_STATES]; /* slots of both tiers, FREE ones not counted */
@@ -133,6 +134,16 @@ kvc_status store_refuse_at(struct refusal *why, kvc_status status, const char *l
 #define store_refuse(why, status, ...)    ((store_refuse)(why, status, __VA_ARGS__), (status))
 #define store_refuse_at(why, status, ...) ((store_refuse_at)(why, status, __VA_ARGS__), (status))
 #endif
+
+/* Tells who follows, if anybody does. */
+static inline void store_note(const struct store *store, enum store_event_kind kind, uint32_t part,
+                              enum tier_kind tier, const uint8_t *key, const uint8_t *parent)
+{
+    const struct store_event event = {kind, part, tier, key, parent};
+
+    if (store->config.events.event)
+        store->config.events.event(store->config.events.ctx, &event);
+}
 
 /* Ends every public call that may have changed what is free or clean. */
 void store_settle(struct store *store);

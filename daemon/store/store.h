@@ -59,6 +59,21 @@ struct save_outcome {
     uint32_t published, dropped;
 };
 
+/* What becomes of published blocks, for who follows it. */
+enum store_event_kind {
+    STORE_EVENT_STORED = 1, /* a tier has the block from now on */
+    STORE_EVENT_REMOVED,    /* it has no longer, for lookups and new loads */
+    STORE_EVENT_CLEARED,    /* every block of the part has left every tier; none is told alone */
+    STORE_EVENT_FORGOTTEN,  /* the part's number may mean another one from now on */
+};
+struct store_event {
+    enum store_event_kind kind;
+    uint32_t part;
+    enum tier_kind tier;   /* this and key: of the first two */
+    const uint8_t *key;
+    const uint8_t *parent; /* STORED by a save: the key before it, where it came with it, or NULL */
+};
+
 /*
  * Called on the loop thread, from store_tick, store_nudge and moves' completions only, so never for
  * an object from inside the call that works on that object. What another call gives rise to waits
@@ -84,6 +99,8 @@ struct store_events {
      * it comes from inside calls, and must not call the store.
      */
     void (*block)(void *ctx, uint32_t part, const uint8_t *key, bool here);
+    /* The same of each tier. The first block of a run comes first. */
+    void (*event)(void *ctx, const struct store_event *event);
 };
 
 /* What may change while the store works. */

@@ -243,7 +243,8 @@ static void make_store(struct model *m)
                    .save_done = on_save_done,
                    .room = on_room,
                    .owner_free = on_owner_free,
-                   .extents = model_on_extents},
+                   .extents = model_on_extents,
+                   .event = model_on_event},
         .renew_ops = m->shape->moves ? &model_renewer : NULL,
         .renewer = m,
     };

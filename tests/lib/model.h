@@ -237,6 +237,10 @@ struct model {
     bool reported;
     uint32_t reported_part, reported_key;
 
+    /* By the store's events alone: who has what, and how many. */
+    bool told[TIER_COUNT][MODEL_PARTS][MODEL_KEYS];
+    uint32_t n_told, told_parents;
+
     struct store_stats expected; /* the counters that the model keeps */
     char trace[MODEL_TRACE][192];
     uint32_t n_trace;
@@ -304,6 +308,10 @@ uint32_t model_n_moves(const struct model *m);
 bool model_needs(const struct model_part *part, uint32_t at, uint32_t end);
 /* How long the whole lease is to be. */
 uint32_t model_prefix(const struct model *m, const struct model_lookup *lookup);
+
+/* model_events.c */
+void model_on_event(void *ctx, const struct store_event *event);
+void model_compare_events(struct model *m);
 
 /* model_quota.c */
 struct model_room { /* what a part's namespace may get in a tier, and from whom */

@@ -407,6 +407,7 @@ void model_compare(struct model *m, bool all_bytes)
     model_expect(m, !broken, "store_check: %s", broken);
     model_save_deadlines(m);
     compare_slots(m);
+    model_compare_events(m);
     take_events(m);
     model_save_sweep(m);
     model_lease_sweep(m);

@@ -35,6 +35,7 @@ START_TEST(F15_random_operations_agree_with_the_model)
     model_run(m, steps);
     store_stats(m->store, &stats);
     /* It is about what it is said to be about. */
+    ck_assert(m->told_parents > 0);
     ck_assert(!model_shapes[shape].moves || steps < STEPS || stats.moved_extents > 0);
     model_destroy(m);
 }
