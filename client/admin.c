@@ -69,6 +69,24 @@ kvc_status admin_config(kvc_client *client, const char *name, const char *value)
     return client_call(client, &call, status, client->connect_ms, &reply);
 }
 
+kvc_status admin_watch(kvc_client *client, const struct admin_watch *watch,
+                       struct admin_watch_reply *reply)
+{
+    struct call call = {.type = WIRE_WATCH};
+    struct wire_packet packet;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_watch(watch, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, watch->wait_ms + client->connect_ms, &packet);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_watch_reply(&client->scratch, &packet, reply))
+        return client_distrust(client, "WatchReply", "malformed");
+    return KVC_OK;
+}
+
 kvc_status admin_ping(kvc_client *client, const void *payload, size_t len)
 {
     struct call call = {.type = WIRE_PING};

@@ -89,6 +89,36 @@ kvc_status admin_quota(kvc_client *client, const uint8_t digest[KVC_NAMESPACE_BY
 /* Changes a setting of the running daemon; kvc_error says what is wrong with it. */
 kvc_status admin_config(kvc_client *client, const char *name, const char *value);
 
+/* Watch of kvcache.proto, which says what the fields are. */
+struct admin_watch {
+    uint64_t after, boot_epoch;
+    bool latest;
+    uint32_t wait_ms, limit;
+    const uint8_t *namespace_digest; /* or NULL */
+};
+/* All of a reply lives until the next call on the client. */
+struct admin_watch_part {
+    uint32_t part, block_tokens;
+    const uint8_t *namespace_digest;
+    const char *namespace_name, *tenant;
+};
+enum admin_event_type { ADMIN_STORED = 1, ADMIN_REMOVED = 2, ADMIN_CLEARED = 3 };
+struct admin_event {
+    uint64_t sequence;
+    uint32_t type, tier; /* a later daemon may have types that are none of these */
+    const uint8_t *key;    /* NULL: of no key */
+    const uint8_t *parent; /* NULL: not known */
+    const struct admin_watch_part *part;
+};
+struct admin_watch_reply {
+    uint64_t boot_epoch, after, lost;
+    bool more;
+    size_t n;
+    const struct admin_event *events;
+};
+kvc_status admin_watch(kvc_client *client, const struct admin_watch *watch,
+                       struct admin_watch_reply *reply);
+
 /* Round trip with a payload that must come back. */
 kvc_status admin_ping(kvc_client *client, const void *payload, size_t len);
 

@@ -274,6 +274,12 @@ kvc_status codec_put_list(const char *what, uint64_t after, uint32_t limit, uint
                           size_t *len);
 bool codec_get_list_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                           struct admin_list *list);
+/* Events: codec_watch.c. */
+struct admin_watch;
+struct admin_watch_reply;
+kvc_status codec_put_watch(const struct admin_watch *watch, uint8_t *body, size_t *len);
+bool codec_get_watch_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                           struct admin_watch_reply *reply);
 kvc_status codec_put_ping(const void *payload, size_t payload_len, uint8_t *body, size_t *len);
 bool codec_get_ping_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                           const uint8_t **payload, size_t *len);

@@ -70,12 +70,17 @@
 #define KVC_NAMESPACE_IDLE_MS  300000u /* unused for so long, a model has no share of a tier */
 #define KVC_HELLO_MS           10000u /* a connection without a HELLO is cut after this */
 #define KVC_REMOTE_MS_MAX      60000u /* a lookup asks peers for at most this long */
+#define KVC_WATCH_MS_MAX       60000u /* a WATCH waits at most this long */
 #define KVC_DRAIN_MS           5000u  /* SIGTERM waits this long for what is in flight */
 
 /* A connection's queue of unsent replies. */
 #define KVC_OUT_STOP_BYTES (256u * 1024u)  /* the daemon stops reading from it */
 #define KVC_OUT_CUT_BYTES  (1024u * 1024u) /* ... and cuts it */
 #define KVC_OUT_CUT_MS     5000u           /* ... also when nothing left for this long */
+
+/* Events of blocks. */
+#define KVC_EVENTS_MAX  512u   /* in a reply */
+#define KVC_EVENTS_KEPT 65536u /* by the daemon, of all tenants */
 
 /* What one tenant may have of the tables that all share: a quarter of each. */
 #define KVC_TENANT_SESSIONS_MAX   1024u

@@ -21,6 +21,7 @@ static const struct command commands[] = {
     {"config", "list the settings; config set NAME VALUE changes one", config_command},
     {"namespaces", "list the namespaces that were registered", namespaces_command},
     {"peers", "list other daemons that are asked, or ask", peers_command},
+    {"events", "follow what becomes of blocks", events_command},
     {"flush", "drop everything, a namespace, or some keys", flush_command},
     {"pin", "keep blocks from being evicted for a time", pin_command},
     {"unpin", "end pins", unpin_command},

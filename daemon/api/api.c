@@ -7,6 +7,7 @@
 #include "daemon/api/session.h"
 #include "daemon/api/silence.h"
 #include "daemon/api/wake.h"
+#include "daemon/api/watch.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
@@ -24,7 +25,8 @@ kvc_status api_create(const struct api_config *config, struct api **api)
     uv_timer_init(config->loop, &a->room_timer);
     if (connection_hub_init(&a->hub, config->loop) != KVC_OK || codec_create(&a->codec) != KVC_OK ||
         save_scratch_create(a) != KVC_OK ||
-        silence_create(config->loop, a, &a->silence) != KVC_OK) {
+        silence_create(config->loop, a, &a->silence) != KVC_OK ||
+        watches_create(a, &a->watches) != KVC_OK) {
         api_destroy(a);
         return KVC_E_NO_MEMORY;
     }
@@ -74,6 +76,13 @@ static void on_block(void *ctx, uint32_t part, const uint8_t *key, bool here)
         peers_note(api->peers, part, key, here);
 }
 
+static void on_event(void *ctx, const struct store_event *event)
+{
+    const struct api *api = ctx;
+
+    watches_note(api->watches, event);
+}
+
 struct store_events api_store_events(struct api *api)
 {
     return (struct store_events){
@@ -82,6 +91,7 @@ struct store_events api_store_events(struct api *api)
         .room = on_room,
         .owner_free = on_owner_free,
         .block = on_block,
+        .event = on_event,
         .extents = on_extents,
     };
 }
@@ -215,6 +225,7 @@ void api_destroy(struct api *api)
     api->listener = NULL;
     wake_close(api->wake);
     silence_close(api->silence);
+    watches_close(api->watches);
     while ((s = list_first(&api->sessions, struct session, link)) != NULL)
         session_free(s);
     gone_destroy(api->gone);

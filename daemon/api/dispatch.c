@@ -50,6 +50,7 @@ static const struct route routes[] = {
     {WIRE_QUOTA, ROLE(STORE_ROLE_OPERATOR), 0, quota_quota},
     {WIRE_LIST, ALL, 0, list_list},
     {WIRE_CONFIG, ROLE(STORE_ROLE_OPERATOR), 0, settings_config},
+    {WIRE_WATCH, ALL, 0, watch_watch},
     {WIRE_PING, ALL, 0, inspect_ping},
     {WIRE_REPORT, W | R, NO_REPLY, load_report},
     {WIRE_REMOTE, W | R | S, 0, remote_remote},

@@ -9,6 +9,7 @@
 #include "daemon/api/remote.h"
 #include "daemon/api/silence.h"
 #include "daemon/api/transfer.h"
+#include "daemon/api/watch.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/fd.h"
 #include "daemon/base/list.h"
@@ -97,6 +98,7 @@ static void connection_ended(void *arg)
     s->state = SESSION_ENDED;
     save_forget_session(s);
     remote_forget_session(s);
+    watch_forget_session(s);
     store_owner_end(s->api->store, s->owner);
     transfer_forget_session(s);
     gate_forget_session(s);

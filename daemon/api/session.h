@@ -19,6 +19,8 @@
 struct gates;
 struct silence;
 struct wake;
+struct watch;
+struct watches;
 
 struct api {
     struct api_config config;
@@ -30,6 +32,7 @@ struct api {
     struct listener *listener;
     struct wake *wake;
     struct silence *silence;
+    struct watches *watches;
     struct gone *gone;     /* NULL: no device that processes could outlive themselves on */
     struct errands *errands[DEVICE_GPUS_MAX]; /* of each GPU on which the daemon copies */
     struct errand calibrate[DEVICE_GPUS_MAX]; /* their first */
@@ -79,6 +82,7 @@ struct session {
     uint32_t n_loads;           /* of the transfers */
     struct list remotes;        /* what peers are asked for */
     uint32_t n_remotes;
+    struct watch *watch; /* its WATCH that waits, or NULL */
     uint32_t n_pieces;
 };
 
@@ -125,6 +129,7 @@ handler inspect_ping, inspect_stats;
 handler list_list;
 handler flush_flush, flush_pin;
 handler quota_quota;
+handler watch_watch;
 handler debug_debug;
 
 /* Names are for people and their tools: printable UTF-8 of at most KVC_NAME_MAX bytes. */

@@ -382,6 +382,38 @@ struct bytes codec_config(struct codec *codec, const struct msg_config_reply *re
     return BODY(codec, m);
 }
 
+struct bytes codec_watch(struct codec *codec, const struct msg_watch_reply *reply)
+{
+    Kvcache__WatchReply m = KVCACHE__WATCH_REPLY__INIT;
+    Kvcache__WatchPart named[MSG_WATCH_PARTS], *pointers[MSG_WATCH_PARTS];
+
+    for (uint32_t i = 0; i < reply->n_parts; i++) {
+        const struct msg_watch_part *part = &reply->named[i];
+
+        kvcache__watch_part__init(&named[i]);
+        named[i].part = part->part;
+        named[i].block_tokens = part->block_tokens;
+        named[i].namespace_digest = BINARY(part->namespace_digest, KVC_NAMESPACE_BYTES);
+        named[i].namespace_name = STRING(part->namespace_name);
+        named[i].tenant = STRING(part->tenant);
+        pointers[i] = &named[i];
+    }
+    m.boot_epoch = reply->boot_epoch;
+    m.after = reply->after;
+    m.lost = reply->lost;
+    m.more = reply->more;
+    m.n_sequences = m.n_parts = reply->n;
+    m.sequences = (uint64_t *)reply->sequences;
+    m.parts = (uint32_t *)reply->parts;
+    m.types = BINARY(reply->types, reply->n);
+    m.tiers = BINARY(reply->tiers, reply->n);
+    m.keys = BINARY(reply->keys, (size_t)reply->n * KVC_KEY_BYTES);
+    m.parents = BINARY(reply->parents, (size_t)reply->n * KVC_KEY_BYTES);
+    m.n_named = reply->n_parts;
+    m.named = pointers;
+    return BODY(codec, m);
+}
+
 struct bytes codec_ping(struct codec *codec, const struct msg_ping_reply *reply)
 {
     Kvcache__PingReply m = KVCACHE__PING_REPLY__INIT;

@@ -361,6 +361,22 @@ static bool from_config(struct codec *codec, const ProtobufCMessage *base, struc
     return true;
 }
 
+static bool from_watch(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    const Kvcache__Watch *m = (const Kvcache__Watch *)base;
+
+    (void)codec;
+    request->watch = (struct msg_watch){
+        .after = m->after,
+        .boot_epoch = m->boot_epoch,
+        .latest = m->latest,
+        .wait_ms = m->wait_ms,
+        .limit = m->limit,
+        .namespace_digest = BYTES(m->namespace_digest),
+    };
+    return true;
+}
+
 static bool from_ping(struct codec *codec, const ProtobufCMessage *base, struct request *request)
 {
     (void)codec;
@@ -426,6 +442,7 @@ static const struct body bodies[] = {
     {WIRE_QUOTA, &kvcache__quota__descriptor, from_quota},
     {WIRE_LIST, &kvcache__list__descriptor, from_list},
     {WIRE_CONFIG, &kvcache__config__descriptor, from_config},
+    {WIRE_WATCH, &kvcache__watch__descriptor, from_watch},
     {WIRE_PING, &kvcache__ping__descriptor, from_ping},
     {WIRE_DEBUG, &kvcache__debug__descriptor, from_debug},
 };

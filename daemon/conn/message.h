@@ -202,6 +202,13 @@ struct msg_config {
     const char *name, *value;
 };
 
+struct msg_watch {
+    uint64_t after, boot_epoch;
+    bool latest;
+    uint32_t wait_ms, limit;
+    struct bytes namespace_digest;
+};
+
 struct msg_ping {
     struct bytes payload;
 };
@@ -242,6 +249,7 @@ struct request {
         struct msg_quota quota;
         struct msg_list list;
         struct msg_config config;
+        struct msg_watch watch;
         struct msg_ping ping;
         struct msg_debug debug;
     };
@@ -404,6 +412,24 @@ struct msg_list_reply {
 
 struct msg_config_reply {
     const char *name, *value; /* the setting as it is now */
+};
+
+/* Columns of n events; as many rows as a reply may have. */
+#define MSG_WATCH_PARTS 64u
+struct msg_watch_part {
+    uint32_t part, block_tokens;
+    const uint8_t *namespace_digest; /* KVC_NAMESPACE_BYTES */
+    const char *namespace_name, *tenant;
+};
+struct msg_watch_reply {
+    uint64_t boot_epoch, after, lost;
+    bool more;
+    uint32_t n, n_parts;
+    uint64_t sequences[KVC_EVENTS_MAX];
+    uint32_t parts[KVC_EVENTS_MAX];
+    uint8_t types[KVC_EVENTS_MAX], tiers[KVC_EVENTS_MAX];
+    uint8_t keys[KVC_EVENTS_MAX * KVC_KEY_BYTES], parents[KVC_EVENTS_MAX * KVC_KEY_BYTES];
+    struct msg_watch_part named[MSG_WATCH_PARTS];
 };
 
 struct msg_ping_reply {

@@ -34,7 +34,8 @@ static const ProtobufCMessageDescriptor *const messages[] = {
     &kvcache__stats_reply__descriptor,   &kvcache__list__descriptor,
     &kvcache__list_row__descriptor,      &kvcache__list_reply__descriptor,
     &kvcache__config__descriptor,        &kvcache__config_reply__descriptor,
-    &kvcache__watch__descriptor,         &kvcache__ping__descriptor,
+    &kvcache__watch__descriptor,         &kvcache__watch_part__descriptor,
+    &kvcache__watch_reply__descriptor,   &kvcache__ping__descriptor,
     &kvcache__ping_reply__descriptor,    &kvcache__empty__descriptor,
     &kvcache__debug__descriptor,         &kvcache__debug_reply__descriptor,
     &kvcache__hit_window__descriptor,
@@ -44,6 +45,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 static const ProtobufCEnumDescriptor *const enums[] = {
     &kvcache__role__descriptor,        &kvcache__tier__descriptor,      &kvcache__rule__descriptor,
     &kvcache__memory_kind__descriptor, &kvcache__key_state__descriptor,
+    &kvcache__event_type__descriptor,
 };
 #define ENUMS (sizeof(enums) / sizeof(enums[0]))
 
