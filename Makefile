@@ -4,6 +4,9 @@
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 DESTDIR ?=
+# Under PREFIX; Debian's is lib/x86_64-linux-gnu.
+LIBDIR  ?= lib
+UNITDIR ?= $(PREFIX)/lib/systemd/system
 # Where the service's configuration is; an installed one is never written over.
 SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 
@@ -96,6 +99,7 @@ TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)
 FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))
 PY_TESTS     := $(sort $(wildcard tests/python/test_*.py))
+DEB_TESTS    := $(sort $(wildcard tests/deb/test_*.py))
 BENCHES      := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/bench/*_bench.c)))
 PROBE        := $(RELEASE)/tests/bench/lookup_probe
 # Of the kernels alone, and of a daemon with its workers. FAKE_GPU is a driver without a GPU.
@@ -144,7 +148,8 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 # ---------------------------------------------------------------- targets
 
 .PHONY: all man debug tests check check-now check-long check-layers check-gpu demo
-.PHONY: check-fake-gpu bench bench-pack bench-gpu bench-serve setup help clean install fuzz fuzzers lint soak
+.PHONY: check-fake-gpu check-deb deb bench bench-pack bench-gpu bench-serve setup help clean install
+.PHONY: fuzz fuzzers lint soak
 
 all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) man ## build the daemon, the tool, the libraries and their manual into build/
 
@@ -232,19 +237,19 @@ clean: ## remove build/
 	rm -rf build
 
 install: all ## install under $(DESTDIR)$(PREFIX)
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include/kvcache)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin $(LIBDIR)/pkgconfig include/kvcache)
 	install -m 755 $(RELEASE)/kvcached $(RELEASE)/kvcachectl $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(RELEASE)/libkvcache.so.0 $(DESTDIR)$(PREFIX)/lib
-	ln -sf libkvcache.so.0 $(DESTDIR)$(PREFIX)/lib/libkvcache.so
-	install -m 644 $(RELEASE)/libkvcache.a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(RELEASE)/libkvcache.so.0 $(DESTDIR)$(PREFIX)/$(LIBDIR)
+	ln -sf libkvcache.so.0 $(DESTDIR)$(PREFIX)/$(LIBDIR)/libkvcache.so
+	install -m 644 $(RELEASE)/libkvcache.a $(DESTDIR)$(PREFIX)/$(LIBDIR)
 	install -m 644 build/include/kvcache.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 build/include/kvcache/*.h $(DESTDIR)$(PREFIX)/include/kvcache
-	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' client/libkvcache.pc.in \
-	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/libkvcache.pc
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system sysusers.d tmpfiles.d)
+	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' \
+	    client/libkvcache.pc.in > $(DESTDIR)$(PREFIX)/$(LIBDIR)/pkgconfig/libkvcache.pc
+	install -d $(DESTDIR)$(UNITDIR) $(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d)
 	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|g' systemd/kvcached.service.in | \
-	    install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/kvcached.service
-	install -m 644 systemd/kvcached.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
+	    install -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/kvcached.service
+	install -m 644 systemd/kvcached.socket $(DESTDIR)$(UNITDIR)
 	install -m 644 systemd/kvcached.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/kvcached.conf
 	install -m 644 systemd/kvcached.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/kvcached.conf
 	install -d $(DESTDIR)$(SYSCONFDIR)/kvcached
@@ -252,6 +257,13 @@ install: all ## install under $(DESTDIR)$(PREFIX)
 	    install -m 644 systemd/kvcached.conf $(DESTDIR)$(SYSCONFDIR)/kvcached
 	for p in $(MAN_PAGES); do \
 	    install -D -m 644 $$p $(DESTDIR)$(PREFIX)/share/man/man$${p##*.}/$${p##*/} || exit 1; done
+
+deb: ## build Debian packages (kvcached, libkvcache0, libkvcache-dev) into build/deb/
+	@scripts/setup --deb
+	@scripts/make-deb build/deb $(VERSION)
+
+check-deb: deb ## build the packages, then lint, install, run and remove them
+	@KVC_TEST_TIMEOUT_MULTIPLIER=4 scripts/run-tests --build $(DEBUG) $(DEB_TESTS)
 
 # ---------------------------------------------------------------- generated code
 
