@@ -20,17 +20,20 @@
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-#define HUGE_BYTES (2ull << 20)
+#define HUGE_BYTES   (2ull << 20)
+#define UNIT_BYTES   HUGE_BYTES /* populated, or not, as a whole */
+#define EXTENT_UNITS (KVC_EXTENT_BYTES_MAX / UNIT_BYTES)
 
 /*
  * An extent is one memfd, mapped into its place of one reserved range. Its pages come with
  * populate or with the first touch, whichever is first. Touching a page for which there is no
  * memory is SIGBUS, so this process only touches pages after it has asked for them in a way that
- * can say no: below `populated` they are there (the memfd is never punched), above it copy asks.
+ * can say no: in the units that are marked as populated they are there (the memfd is not punched
+ * while it is somebody's), for others copy asks.
  */
 struct host_extent {
-    int fd;                     /* -1: not created */
-    _Atomic uint64_t populated; /* bytes from the start */
+    int fd;                                        /* -1: not created */
+    _Atomic uint64_t populated[EXTENT_UNITS / 64]; /* a bit a unit; the last may be shorter */
 };
 
 struct host_slab {
@@ -76,6 +79,17 @@ static struct host_extent *extent_of(const struct device_slab *slab, uint32_t ex
     return &host->extents[extent];
 }
 
+static bool is_populated(const struct host_extent *e, uint64_t unit)
+{
+    return atomic_load(&e->populated[unit / 64]) >> unit % 64 & 1;
+}
+
+static void forget_pages(struct host_extent *e)
+{
+    for (size_t i = 0; i < EXTENT_UNITS / 64; i++)
+        atomic_store(&e->populated[i], 0);
+}
+
 static uint8_t *extent_base(const struct device_slab *slab, uint32_t extent)
 {
     return slab->base + extent * slab->extent_bytes;
@@ -106,6 +120,7 @@ static kvc_status host_slab_create(void *state, uint64_t extent_bytes, uint32_t 
 
     (void)state;
     assert(extent_bytes % (uint64_t)sysconf(_SC_PAGESIZE) == 0);
+    assert(extent_bytes <= KVC_EXTENT_BYTES_MAX);
     host = mem_zalloc(sizeof(*host));
     if (!host)
         return KVC_E_NO_MEMORY;
@@ -266,23 +281,39 @@ static int make_pages(struct device_slab *slab, uint32_t extent, uint64_t offset
     return 0;
 }
 
+/* Marks the units that are there from the first to the last byte. */
+static void mark_populated(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                           uint64_t bytes)
+{
+    struct host_extent *e = extent_of(slab, extent);
+    const uint64_t end = offset + bytes;
+
+    for (uint64_t unit = (offset + UNIT_BYTES - 1) / UNIT_BYTES; unit * UNIT_BYTES < end; unit++)
+        if ((unit + 1) * UNIT_BYTES <= end || end == slab->extent_bytes)
+            atomic_fetch_or(&e->populated[unit / 64], 1ull << unit % 64);
+}
+
+static int populate(struct device_slab *slab, uint32_t extent, uint64_t offset, uint64_t bytes)
+{
+    int error;
+
+    make_huge_pages(slab, extent, offset, bytes);
+    error = make_pages(slab, extent, offset, bytes);
+    if (!error)
+        mark_populated(slab, extent, offset, bytes);
+    return error;
+}
+
 static kvc_status host_extent_populate(struct device_slab *slab, uint32_t extent, uint64_t offset,
                                        uint64_t bytes)
 {
-    struct host_extent *e = extent_of(slab, extent);
-    uint64_t start = offset;
     int error;
 
     assert(offset <= slab->extent_bytes && bytes <= slab->extent_bytes - offset);
     if (bytes == 0)
         return KVC_OK;
-    make_huge_pages(slab, extent, offset, bytes);
-    error = make_pages(slab, extent, offset, bytes);
-    if (error)
-        return fail("no memory to populate", extent, error);
-    /* Only the run from the start counts; a piece out of order is asked for again by copy. */
-    atomic_compare_exchange_strong(&e->populated, &start, offset + bytes);
-    return KVC_OK;
+    error = populate(slab, extent, offset, bytes);
+    return error ? fail("no memory to populate", extent, error) : KVC_OK;
 }
 
 /* Piece by piece: all at once would keep this process from touching other memory for a while. */
@@ -292,7 +323,7 @@ static kvc_status host_extent_discard(struct device_slab *slab, uint32_t extent,
     struct host_extent *e = extent_of(slab, extent);
 
     assert(offset <= slab->extent_bytes && bytes <= slab->extent_bytes - offset);
-    atomic_store(&e->populated, 0);
+    forget_pages(e);
     while (fallocate(e->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
                      (off_t)bytes) < 0)
         if (errno != EINTR)
@@ -313,9 +344,27 @@ static kvc_status host_extent_renew(struct device_slab *slab, uint32_t extent)
         e->fd = old;
         return KVC_E_BUSY;
     }
-    atomic_store(&e->populated, 0);
+    forget_pages(e);
     fd_close(old);
     return KVC_OK;
+}
+
+/*
+ * Pages that a copy comes to before populate does are made as populate makes them: whole units,
+ * which then are huge pages that nobody has to copy together later.
+ */
+static int ensure_units(struct device_slab *slab, uint32_t extent, uint64_t offset, uint64_t bytes)
+{
+    int error = 0;
+
+    for (uint64_t unit = offset / UNIT_BYTES; unit * UNIT_BYTES < offset + bytes && !error;
+         unit++) {
+        const uint64_t first = unit * UNIT_BYTES, left = slab->extent_bytes - first;
+
+        if (!is_populated(extent_of(slab, extent), unit))
+            error = populate(slab, extent, first, left < UNIT_BYTES ? left : UNIT_BYTES);
+    }
+    return error;
 }
 
 /* Makes sure that the bytes can be touched; they may span extents. */
@@ -325,15 +374,13 @@ static kvc_status ensure_pages(struct device_slab *slab, uint64_t offset, uint64
         uint32_t extent = (uint32_t)(offset / slab->extent_bytes);
         uint64_t at = offset % slab->extent_bytes;
         uint64_t n = slab->extent_bytes - at < bytes ? slab->extent_bytes - at : bytes;
+        int error;
 
         if (extent_of(slab, extent)->fd < 0)
             return KVC_E_NO_MEMORY;
-        if (at + n > atomic_load(&extent_of(slab, extent)->populated)) {
-            int error = make_pages(slab, extent, at, n);
-
-            if (error)
-                return fail("no memory to copy", extent, error);
-        }
+        error = ensure_units(slab, extent, at, n);
+        if (error)
+            return fail("no memory to copy", extent, error);
         offset += n;
         bytes -= n;
     }

@@ -215,6 +215,26 @@ START_TEST(copy_is_exact_across_extents_and_slabs)
 }
 END_TEST
 
+/* So that populate has nothing to copy together when it comes there. */
+START_TEST(copy_comes_first_and_makes_the_whole_unit)
+{
+    struct device_slab a = make_slab(3), b = make_slab(3);
+
+    ck_assert_int_eq(device_host.copy(&b, EXTENT + 100, &a, 200, 10), KVC_OK);
+    ck_assert_uint_eq(resident_pages(&a, 0, 3 * EXTENT), EXTENT / 4096);
+    ck_assert_uint_eq(resident_pages(&b, EXTENT, EXTENT), EXTENT / 4096);
+    ck_assert_uint_eq(resident_pages(&b, 0, 3 * EXTENT), EXTENT / 4096);
+    /* What is there already is not asked for again; what was discarded is. */
+    fault_arm("device.populate", 0, UINT32_MAX);
+    ck_assert_int_eq(device_host.copy(&b, 2 * EXTENT - 10, &a, 200, 10), KVC_OK);
+    ck_assert_int_ne(device_host.copy(&b, 2 * EXTENT - 10, &a, 200, 11), KVC_OK);
+    ck_assert_int_eq(device_host.extent_discard(&b, 1, 0, EXTENT), KVC_OK);
+    ck_assert_int_ne(device_host.copy(&b, EXTENT + 100, &a, 200, 10), KVC_OK);
+    device_host.slab_destroy(&a);
+    device_host.slab_destroy(&b);
+}
+END_TEST
+
 START_TEST(copy_out_of_bounds_is_refused)
 {
     struct device_slab a = make_slab(1), b = make_slab(1);
@@ -409,6 +429,7 @@ CHECK_MAIN_LOOPS("device/host", CHECK_UNIT_S, {extents_are_private_and_sealed, 0
                  {another_uid_cannot_reopen_a_descriptor, 0, 0},
                  {populate_gives_pages_and_changes_nothing, 0, 1},
                  {copy_is_exact_across_extents_and_slabs, 0, 0},
+                 {copy_comes_first_and_makes_the_whole_unit, 0, 0},
                  {copy_out_of_bounds_is_refused, 0, 0},
                  {S15_new_memory_of_an_extent_is_not_what_was_exported, 0, 0},
                  {an_extent_that_cannot_be_renewed_is_as_it_was, 0, 0},
