@@ -28,7 +28,8 @@ static const struct option_row rows[] = {
     {"namespace", OPTION_TEXT, FIELD(target.namespace_), "NAMESPACE",
      "a digest, the start of one, or a name (see kvcachectl namespaces)", 0, 0, NULL},
     {"after", OPTION_UINT64, FIELD(after), "N",
-     "begin behind this sequence number; 0: with the oldest that the daemon keeps [what happens now]",
+     "begin behind this sequence number; 0: with the oldest that the daemon keeps [what happens "
+     "now]",
      0, UINT64_MAX - 1, NULL},
     {"count", OPTION_UINT64, FIELD(count), "N", "end after so many events", 1, UINT64_MAX, NULL},
     {"no-wait", OPTION_FLAG, FIELD(no_wait), NULL, "end when all that has happened is told", 0, 0,

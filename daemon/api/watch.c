@@ -184,7 +184,9 @@ static kvc_status read_request(const struct session *s, const struct msg_watch *
     if (s->watch != NULL)
         return refuse(why, KVC_E_BUSY, "this session has a WATCH that waits", "%s", "");
     *reader = (struct feed_reader){
-        .after = watch->latest ? last : other ? 0 : watch->after,
+        .after = watch->latest ? last
+                 : other       ? 0
+                               : watch->after,
         .tenant = all ? TABLE_NONE : owner_tenant(s->owner),
         .has_digest = watch->namespace_digest.len > 0,
     };

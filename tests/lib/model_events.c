@@ -54,8 +54,7 @@ void model_on_event(void *ctx, const struct store_event *event)
     case STORE_EVENT_STORED:
         set(m, event, part, true);
         model_expect(m,
-                     !event->parent ||
-                         is_next(m, number_of(event->parent), number_of(event->key)),
+                     !event->parent || is_next(m, number_of(event->parent), number_of(event->key)),
                      "key %u is told to follow another than it does", number_of(event->key));
         m->told_parents += event->parent != NULL;
         return;

@@ -62,9 +62,9 @@ static uint64_t key_at(const uint8_t *keys, uint32_t i)
 
 static struct feed_reader reader_of(int part, uint64_t after)
 {
-    return (struct feed_reader){
-        .after = after,
-        .tenant = part == ALL ? TABLE_NONE : table_part(table, parts[part])->tenant};
+    return (struct feed_reader){.after = after,
+                                .tenant = part == ALL ? TABLE_NONE
+                                                      : table_part(table, parts[part])->tenant};
 }
 
 START_TEST(the_latest_are_kept_and_the_number_of_the_others_is_told)
