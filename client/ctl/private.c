@@ -169,11 +169,12 @@ static int free_port(void)
     return port;
 }
 
-bool private_peers_choose(struct private_peers peers[2])
+bool private_peers_choose(const char *directory, struct private_peers peers[2])
 {
     int ports[2] = {free_port(), free_port()};
 
     for (int i = 0; i < 2; i++) {
+        peers[i].directory = directory;
         snprintf(peers[i].listen, sizeof(peers[i].listen), "127.0.0.1:%d", ports[i]);
         snprintf(peers[i].list, sizeof(peers[i].list), "127.0.0.1:%d", ports[1 - i]);
     }
@@ -222,8 +223,8 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
     if (peers) {
         args[n++] = "--peer-listen";
         args[n++] = peers->listen;
-        args[n++] = "--peers";
-        args[n++] = peers->list;
+        args[n++] = peers->directory ? "--directory" : "--peers";
+        args[n++] = peers->directory ? peers->directory : peers->list;
     }
     args[n] = NULL;
 
@@ -280,4 +281,15 @@ bool private_stop(struct private_daemon *daemon)
     remove_folder(daemon);
     memset(daemon, 0, sizeof(*daemon));
     return ok;
+}
+
+void private_kill(struct private_daemon *daemon)
+{
+    if (!daemon->folder[0])
+        return;
+    stop_janitor(daemon);
+    kill(daemon->pid, SIGKILL);
+    waitpid(daemon->pid, NULL, 0);
+    remove_folder(daemon);
+    memset(daemon, 0, sizeof(*daemon));
 }

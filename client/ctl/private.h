@@ -19,26 +19,31 @@ struct private_daemon {
     char log[128];
 };
 
-/* Addresses of private daemons that are to know each other; NULL: it knows nobody. */
+/* Of private daemons that are to know each other, directly or, with a directory, by it. */
 struct private_peers {
     char listen[32], list[32];
+    const char *directory; /* HOST:PORT of one that runs; NULL: none */
 };
 
 /*
  * Starts kvcached (beside this program, else from PATH) and waits until it answers. sizes are the
- * values of its options, NULL for its defaults. false: error says why, and nothing is left.
+ * values of its options, NULL for its defaults; without peers it knows nobody. false: error says
+ * why, and nothing is left.
  */
 bool private_start(const char *device, const char *gpu_bytes, const char *host_bytes,
                    const struct private_peers *peers, struct private_daemon *daemon, char *error,
                    size_t error_size);
 
 /* Two addresses of this host that nobody listens on now, each the other's peer. */
-bool private_peers_choose(struct private_peers peers[2]);
+bool private_peers_choose(const char *directory, struct private_peers peers[2]);
 
 /*
  * Stops it in order and removes the folder. false when it had to be killed or did not exit with 0;
  * its log then goes to standard error. A zeroed daemon is fine.
  */
 bool private_stop(struct private_daemon *daemon);
+
+/* Kills it, as a host that fails would, and removes the folder. */
+void private_kill(struct private_daemon *daemon);
 
 #endif

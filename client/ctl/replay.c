@@ -28,10 +28,11 @@
 
 struct replay {
     struct ctl *ctl; /* its socket is the private daemon's, if there is one */
-    const char *file, *gpu_bytes, *host_bytes, *device;
+    const char *file, *gpu_bytes, *host_bytes, *device, *directory;
     uint64_t limit, kill_every; /* requests; milliseconds between kills, 0: none */
     uint32_t workers, slices, slice_bytes, daemons;
-    uint32_t copy; /* kvc_copy */
+    uint32_t kill_daemon; /* after so many percent of the requests, 0: never */
+    uint32_t copy;        /* kvc_copy */
     bool private, verify, skip_bad, demo;
 
     struct trace trace;
@@ -39,6 +40,7 @@ struct replay {
     struct tally *tally;
     pid_t pids[WORKERS_MAX];
     uint64_t killed;
+    struct report_part before; /* the second daemon was killed */
     uint64_t seed;
 };
 
@@ -64,6 +66,11 @@ static const struct option_row rows[] = {
      NULL},
     {"daemons", OPTION_UINT32, FIELD(daemons), "N",
      "private daemons that are each other's peers; workers are split between them [1]", 1, 2, NULL},
+    {"directory", OPTION_TEXT, FIELD(directory), "HOST:PORT",
+     "a Redis that runs, by which they know each other instead", 0, 0, NULL},
+    {"kill-daemon", OPTION_UINT32, FIELD(kill_daemon), "PERCENT",
+     "kill the second daemon after so many of the requests; its workers go on without", 1, 99,
+     NULL},
     {"workers", OPTION_UINT32, FIELD(workers), "N", "worker processes [2]", 1, WORKERS_MAX, NULL},
     {"limit", OPTION_UINT64, FIELD(limit), "N", "requests to replay [all]", 1, UINT32_MAX, NULL},
     {"slices", OPTION_UINT32, FIELD(slices), "N", "slices of a block [8]", 1, KVC_SLICES_MAX, NULL},
@@ -94,6 +101,16 @@ static bool parse(struct replay *replay, int argc, char **argv, int *exit_status
     if (!option_parse(replay->ctl, &table, argc, argv, replay, &n, exit_status))
         return false;
     replay->file = argv[1];
+    if (replay->daemons == 1 && (replay->directory || replay->kill_daemon)) {
+        *exit_status =
+            ctl_usage(replay->ctl, "directory and kill-daemon need --daemons 2", replay->file);
+        return false;
+    }
+    if (replay->kill_daemon && replay->kill_every) {
+        *exit_status =
+            ctl_usage(replay->ctl, "kill-daemon and kill-every exclude each other", replay->file);
+        return false;
+    }
     if (replay->private ||
         (replay->daemons == 1 && !replay->gpu_bytes && !replay->host_bytes && !replay->device))
         return true;
@@ -158,6 +175,18 @@ static void kill_one(struct replay *replay, unsigned *state)
         replay->killed++;
 }
 
+/* The second daemon, once it is time. */
+static void kill_daemon(struct replay *replay)
+{
+    const uint64_t done = tally_sum(replay->tally, requests);
+
+    if (!replay->kill_daemon || replay->before.requests ||
+        done * 100 < replay->trace.n_requests * replay->kill_daemon)
+        return;
+    private_kill(&replay->other);
+    report_part_take(replay->tally, &replay->before);
+}
+
 static void wait_for_workers(struct replay *replay)
 {
     double start = now_seconds(), next_kill = start, next_line = start;
@@ -166,6 +195,7 @@ static void wait_for_workers(struct replay *replay)
     while (collect(replay)) {
         if (interrupt_came())
             atomic_store(&replay->tally->stop, 1);
+        kill_daemon(replay);
         double now = now_seconds();
         if (terminal && now >= next_line) {
             report_progress(replay->tally, replay->trace.n_requests, now - start, stderr);
@@ -234,6 +264,7 @@ static int run(struct replay *replay)
         .promotions = after.promotions - before.promotions,
         .evictions = after.evictions - before.evictions,
         .killed_workers = replay->killed,
+        .before = replay->before,
         .seconds = seconds,
         .daemon = {.user_s = (double)(after.cpu_us - before.cpu_us - system_us) * 1e-6,
                    .system_s = (double)system_us * 1e-6},
@@ -254,7 +285,7 @@ static int run_and_stop(struct replay *replay)
     if (replay->private) {
         struct private_peers peers[2];
         const bool two = replay->daemons == 2;
-        if (two && !private_peers_choose(peers)) {
+        if (two && !private_peers_choose(replay->directory, peers)) {
             fprintf(stderr, "%s: no ports for two daemons\n", replay->ctl->program);
             return CTL_FAILED;
         }

@@ -17,10 +17,16 @@ uint64_t report_mismatches(const struct report *report)
     return tally_sum(report->tally, mismatches);
 }
 
-static uint64_t hit_blocks(const struct report *report)
+static uint64_t hit_blocks(const struct tally *tally)
 {
-    return tally_sum(report->tally, hits[0]) + tally_sum(report->tally, hits[1]) +
-           tally_sum(report->tally, hits[2]);
+    return tally_sum(tally, hits[0]) + tally_sum(tally, hits[1]) + tally_sum(tally, hits[2]);
+}
+
+void report_part_take(struct tally *tally, struct report_part *part)
+{
+    *part = (struct report_part){.requests = tally_sum(tally, requests),
+                                 .blocks = tally_sum(tally, blocks),
+                                 .hits = hit_blocks(tally)};
 }
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -36,6 +42,17 @@ static void put(json_t *object, const char *name, uint64_t value)
 static double total(struct report_cpu cpu)
 {
     return cpu.user_s + cpu.system_s;
+}
+
+static double ratio_before(const struct report *report)
+{
+    return ratio(report->before.hits, report->before.blocks);
+}
+
+static double ratio_after(const struct report *report)
+{
+    return ratio(hit_blocks(report->tally) - report->before.hits,
+                 tally_sum(report->tally, blocks) - report->before.blocks);
 }
 
 static double daemon_share(const struct report *report)
@@ -86,9 +103,9 @@ void report_json(const struct report *report, FILE *to)
     json_t *root = json_object();
     put(root, "requests", tally_sum(tally, requests));
     put(root, "blocks", tally_sum(tally, blocks));
-    put(root, "hit_blocks", hit_blocks(report));
+    put(root, "hit_blocks", hit_blocks(report->tally));
     json_object_set_new(root, "hit_ratio",
-                        json_real(ratio(hit_blocks(report), tally_sum(tally, blocks))));
+                        json_real(ratio(hit_blocks(report->tally), tally_sum(tally, blocks))));
     json_t *hits = json_object();
     put(hits, "gpu", tally_sum(tally, hits[0]));
     put(hits, "host", tally_sum(tally, hits[1]));
@@ -116,6 +133,12 @@ void report_json(const struct report *report, FILE *to)
     put(root, "errors", tally_sum(tally, errors));
     put(root, "skipped_lines", report->bad_lines);
     put(root, "killed_workers", report->killed_workers);
+    if (report->before.requests)
+        json_object_set_new(root, "killed_daemon",
+                            json_pack("{s:I, s:f, s:f}", "after_requests",
+                                      (json_int_t)report->before.requests, "hit_ratio_before",
+                                      ratio_before(report), "hit_ratio_after",
+                                      ratio_after(report)));
     put_processor(root, report);
     put_phases(root, tally);
     json_object_set_new(root, "seconds", json_real(report->seconds));
@@ -165,7 +188,7 @@ static void print_processor(const struct report *report, FILE *to)
 void report_text(const struct report *report, FILE *to)
 {
     struct tally *tally = report->tally;
-    uint64_t blocks = tally_sum(tally, blocks), hits = hit_blocks(report);
+    uint64_t blocks = tally_sum(tally, blocks), hits = hit_blocks(report->tally);
     uint64_t gpu = tally_sum(tally, hits[0]), host = tally_sum(tally, hits[1]);
     uint64_t peer = tally_sum(tally, hits[2]);
     uint64_t saved = tally_sum(tally, bytes_saved), loaded = tally_sum(tally, bytes_loaded);
@@ -179,6 +202,11 @@ void report_text(const struct report *report, FILE *to)
     if (peer > 0)
         fprintf(to, ", peer %llu", (unsigned long long)peer);
     fprintf(to, "\n");
+    if (report->before.requests)
+        fprintf(to,
+                "  killed    the second daemon after %llu requests: hit %.1f %%, then %.1f %%\n",
+                (unsigned long long)report->before.requests, 100 * ratio_before(report),
+                100 * ratio_after(report));
     fprintf(to, "  saved     %9llu   skipped %llu, pending %llu\n",
             (unsigned long long)tally_sum(tally, saved_blocks),
             (unsigned long long)tally_sum(tally, skipped_blocks),

@@ -10,8 +10,14 @@
 
 #include "client/ctl/tally.h"
 
+/* What had been done at a moment in between. */
+struct report_part {
+    uint64_t requests, blocks, hits; /* no request: there was no such moment */
+};
+
 struct report {
     struct tally *tally;
+    struct report_part before; /* the second daemon was killed */
     uint64_t bad_lines;
     uint64_t demotions, evictions, promotions; /* of the daemon, during the replay */
     uint64_t killed_workers;
@@ -20,6 +26,8 @@ struct report {
         double user_s, system_s;
     } daemon, workers;
 };
+
+void report_part_take(struct tally *tally, struct report_part *part);
 
 uint64_t report_mismatches(const struct report *report);
 void report_json(const struct report *report, FILE *to);

@@ -1,64 +1,34 @@
 /* Daemons that find each other, and who has what, in a directory: a redis-server of the test's. */
 #include <hiredis/hiredis.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"
 #include "tests/lib/engine.h"
 #include "tests/lib/pair.h"
+#include "tests/lib/redis.h"
 #include "tests/lib/wait.h"
 
 #define MS 8000
 
 static int port;
-static pid_t redis;
 static redisContext *client;
 static struct daemon *d[2];
 static char listens[2][32], directory[32];
 static struct engine a, b;
 
-static bool redis_answers(void)
+static void ask_it(void)
 {
     client = redisConnect("127.0.0.1", port);
-    if (client != NULL && client->err == 0)
-        return true;
-    redisFree(client);
-    client = NULL;
-    return false;
+    ck_assert(client != NULL && client->err == 0);
 }
 
-/* false: there is none on this machine. */
-static bool redis_start(void)
-{
-    char text[16];
-
-    if (access("/usr/bin/redis-server", X_OK) < 0)
-        return false;
-    snprintf(text, sizeof(text), "%d", port);
-    redis = fork();
-    ck_assert_int_ge(redis, 0);
-    if (redis == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        freopen("/dev/null", "w", stdout);
-        execl("/usr/bin/redis-server", "redis-server", "--port", text, "--bind", "127.0.0.1",
-              "--save", "", "--appendonly", "no", NULL);
-        _exit(127);
-    }
-    wait_for(redis_answers(), MS);
-    return true;
-}
-
-static void redis_end(void)
+static void end_asking(void)
 {
     redisFree(client);
     client = NULL;
-    kill(redis, SIGKILL);
-    waitpid(redis, NULL, 0);
 }
 
 static struct daemon *start(int i)
@@ -77,8 +47,9 @@ static bool linked(void)
 static bool begin(void)
 {
     port = pair_port();
-    if (!redis_start())
+    if (!redis_start(port))
         return false;
+    ask_it();
     snprintf(directory, sizeof(directory), "127.0.0.1:%d", port);
     for (int i = 0; i < 2; i++)
         d[i] = start(i);
@@ -95,7 +66,8 @@ static void end(void)
     for (int i = 0; i < 2; i++)
         if (d[i] != NULL)
             daemon_stop(d[i]);
-    redis_end();
+    end_asking();
+    redis_kill();
 }
 
 /* How many keys a node says that it has, in all of its sets. */
@@ -209,7 +181,8 @@ START_TEST(T18_a_directory_that_is_down_costs_remote_hits_and_no_more)
     daemon_log_allow(d[1], "directory lost");
     engine_put(&a, 100, 20);
     wait_for(count_keys(0) == 20, MS);
-    redis_end();
+    end_asking();
+    redis_kill();
     wait_for(daemon_log_count(d[0], "directory lost") > 0 &&
                  daemon_log_count(d[1], "directory lost") > 0,
              MS);
@@ -219,7 +192,8 @@ START_TEST(T18_a_directory_that_is_down_costs_remote_hits_and_no_more)
     ck_assert_int_le(after.tv_sec - before.tv_sec, 1);
     /* Both go on; what comes and goes meanwhile is said when there is somebody to tell. */
     engine_put(&a, 200, 30);
-    ck_assert(redis_start());
+    ck_assert(redis_start(port));
+    ask_it();
     wait_for(count_keys(0) == 50, MS);
     // The other one comes back to it when its own time is.
     wait_for(engine_lookup_all(&b, 100, 20) == 20, MS);

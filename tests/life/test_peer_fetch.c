@@ -339,39 +339,6 @@ START_TEST(T7_the_tool_shows_lane_mode_and_reason)
 }
 END_TEST
 
-/* Requests that share prefixes, by turns at two daemons: each gets from the other what it lacks. */
-START_TEST(T21_a_trace_over_two_daemons)
-{
-    const char *path = tmpdir_file("trace");
-    char program[512], command[1200], line[512];
-    FILE *file = fopen(path, "w");
-    bool from_peer = false, right = false;
-
-    ck_assert_ptr_nonnull(file);
-    for (int i = 0; i < 1500; i++)
-        fprintf(file,
-                "{\"timestamp\": %d, \"input_length\": 3072, \"output_length\": 512, "
-                "\"hash_ids\": [1, 2, 3, %d, %d, %d]}\n",
-                i, 100 + i / 6, 200 + i / 3, 1000 + i);
-    fclose(file);
-    daemon_program(program, sizeof(program), "kvcachectl");
-    snprintf(command, sizeof(command),
-             "%s replay %s --private --daemons 2 --device host --workers 4 --verify --gpu-bytes 8M "
-             "--host-bytes 16M",
-             program, path);
-    file = popen(command, "r");
-    ck_assert_ptr_nonnull(file);
-    while (fgets(line, sizeof(line), file) != NULL) {
-        from_peer = from_peer || strstr(line, "peer ") != NULL;
-        right = right || strstr(line, ", 0 mismatches") != NULL;
-    }
-    ck_assert_int_eq(pclose(file), 0);
-    ck_assert(right);
-    ck_assert(from_peer);
-    unlink(path);
-}
-END_TEST
-
 /* Who never asks how it ended does not keep the daemon from anything. */
 START_TEST(fetches_that_nobody_asks_for)
 {
@@ -399,4 +366,4 @@ CHECK_MAIN_LOOPS("peer/fetch", CHECK_LIFE_S, {T7_blocks_come_from_a_peer, 0, 2},
                  {T11_the_wire_goes_on_while_a_batch_is_unpacked, 0, 0},
                  {two_lookups_of_the_same_blocks, 0, 0}, {a_fetch_is_declined, 0, 0},
                  {T7_the_tool_shows_lane_mode_and_reason, 0, 0},
-                 {T21_a_trace_over_two_daemons, 0, 0}, {fetches_that_nobody_asks_for, 0, 0})
+                 {fetches_that_nobody_asks_for, 0, 0})

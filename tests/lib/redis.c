@@ -1,0 +1,60 @@
+#include "tests/lib/redis.h"
+
+#include <arpa/inet.h>
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/lib/wait.h"
+
+#define PROGRAM  "/usr/bin/redis-server"
+#define START_MS 8000
+
+static pid_t server;
+
+static bool answers(int port)
+{
+    const struct sockaddr_in to = {.sin_family = AF_INET,
+                                   .sin_port = htons((uint16_t)port),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char reply[8] = "";
+    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool yes = connect(sock, (const struct sockaddr *)&to, sizeof(to)) == 0 &&
+               send(sock, "PING\r\n", 6, MSG_NOSIGNAL) == 6 &&
+               recv(sock, reply, 7, MSG_WAITALL) == 7 && strcmp(reply, "+PONG\r\n") == 0;
+
+    close(sock);
+    return yes;
+}
+
+bool redis_start(int port)
+{
+    char text[16];
+
+    if (access(PROGRAM, X_OK) < 0)
+        return false;
+    snprintf(text, sizeof(text), "%d", port);
+    server = fork();
+    ck_assert_int_ge(server, 0);
+    if (server == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        freopen("/dev/null", "w", stdout);
+        execl(PROGRAM, "redis-server", "--port", text, "--bind", "127.0.0.1", "--save", "",
+              "--appendonly", "no", NULL);
+        _exit(127);
+    }
+    wait_for(answers(port), START_MS);
+    return true;
+}
+
+void redis_kill(void)
+{
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+    server = 0;
+}

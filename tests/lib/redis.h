@@ -1,0 +1,11 @@
+// A redis-server of the test's, on loopback, which keeps nothing on disk and dies with the test.
+#ifndef KVC_TESTS_LIB_REDIS_H
+#define KVC_TESTS_LIB_REDIS_H
+
+#include <stdbool.h>
+
+// Answers when this returns; false: there is none on this machine.
+bool redis_start(int port);
+void redis_kill(void);
+
+#endif
