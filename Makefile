@@ -105,6 +105,8 @@ PROBE        := $(RELEASE)/tests/bench/lookup_probe
 # Of the kernels alone, and of a daemon with its workers. FAKE_GPU is a driver without a GPU.
 GPU_KERNELS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_pack_gpu.c)))
 GPU_DAEMONS  := $(patsubst %.c,$(RELEASE)/%,$(sort $(wildcard tests/gpu/*_daemon_gpu.c)))
+# Of a library that was built without nvcc.
+BARE         := test_bare_daemon_gpu
 GPU_TESTS    := $(filter $(RELEASE)/tests/gpu/test_%,$(GPU_KERNELS) $(GPU_DAEMONS))
 GPU_BENCHES  := $(filter $(RELEASE)/tests/gpu/bench_%,$(GPU_KERNELS) $(GPU_DAEMONS))
 # With torch: the tests and benchmarks of client/python.
@@ -377,23 +379,33 @@ $(GPU_KERNELS): $(RELEASE)/%: $(RELEASE)/obj/%.o $(RELEASE)/obj/tests/gpu/driver
                 $(call archive,$(RELEASE),kernels)
 	$(call link,$(RELEASE_FLAGS),libxxhash)
 
-$(GPU_DAEMONS): $(RELEASE)/%: $(RELEASE)/obj/%.o $(RELEASE)/obj/tests/gpu/scene.o \
-                $(call rooms,$(RELEASE),$(CLIENT_ROOMS) $(SHARED_ROOMS)) | $(RELEASE)/kvcached
+# Linked first, they take the place of the one in the archive: one for the driver without a GPU, which
+# needs no nvcc, and one without kernels.
+FAKE_IMAGE := $(RELEASE)/obj/tests/gpu/fake/pack_cuda.o
+NO_IMAGE   := $(RELEASE)/obj/tests/gpu/pack_cuda.o
+
+$(FAKE_IMAGE): IMAGE_FLAGS := -DKVC_CUDA_STAND_IN=1
+$(FAKE_IMAGE) $(NO_IMAGE): kernels/pack_cuda.c Makefile
+	@mkdir -p $(@D)
+	$(call quiet,CC)$(CCACHE) $(CC) $(COMPILE_FLAGS) $(WARNINGS) $(RELEASE_FLAGS) $(IMAGE_FLAGS) -c -o $@ $<
+
+GPU_CLIENT := $(RELEASE)/obj/tests/gpu/scene.o $(call rooms,$(RELEASE),$(CLIENT_ROOMS) $(SHARED_ROOMS))
+
+$(filter-out %/$(BARE),$(GPU_DAEMONS)): $(RELEASE)/%: $(RELEASE)/obj/%.o $(GPU_CLIENT) | $(RELEASE)/kvcached
 	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
 
-# Linked first, it takes the place of the one in the archive; the driver without a GPU needs no nvcc.
-FAKE_IMAGE := $(RELEASE)/obj/tests/gpu/fake/pack_cuda.o
-
-$(FAKE_IMAGE): kernels/pack_cuda.c Makefile
-	@mkdir -p $(@D)
-	$(call quiet,CC)$(CCACHE) $(CC) $(COMPILE_FLAGS) $(WARNINGS) $(RELEASE_FLAGS) -DKVC_CUDA_STAND_IN=1 -c -o $@ $<
+$(RELEASE)/tests/gpu/$(BARE): $(NO_IMAGE) $(RELEASE)/obj/tests/gpu/$(BARE).o $(GPU_CLIENT) | $(RELEASE)/kvcached
+	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
 
 $(FAKE)/kvcached: $(FAKE_IMAGE) $(RELEASE)/obj/daemon/main.o \
                   $(call rooms,$(RELEASE),$(DAEMON_ROOMS) $(SHARED_ROOMS))
 	$(call link,$(RELEASE_FLAGS),$(DAEMON_PKGS))
 
-$(FAKE_TESTS): $(FAKE)/%: $(FAKE_IMAGE) $(RELEASE)/obj/tests/gpu/%.o $(RELEASE)/obj/tests/gpu/scene.o \
-               $(call rooms,$(RELEASE),$(CLIENT_ROOMS) $(SHARED_ROOMS)) | $(FAKE)/kvcached
+$(filter-out %/$(BARE),$(FAKE_TESTS)): $(FAKE)/%: $(FAKE_IMAGE) $(RELEASE)/obj/tests/gpu/%.o $(GPU_CLIENT) \
+                                       | $(FAKE)/kvcached
+	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
+
+$(FAKE)/$(BARE): $(NO_IMAGE) $(RELEASE)/obj/tests/gpu/$(BARE).o $(GPU_CLIENT) | $(FAKE)/kvcached
 	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
 
 $(RELEASE)/tests/gpu/fake/libcuda.so.1: \

@@ -36,6 +36,8 @@ static kvc_status part_open(struct cuda *cuda, const struct pack_layout *layout,
     struct table *table;
     kvc_status status;
 
+    if (!cuda->has_kernels)
+        return KVC_E_UNSUPPORTED;
     for (uint32_t i = 0; i < layout->n_slices; i++) {
         *slice = i;
         *why = cuda_judge(cuda, slices[i].base);

@@ -57,9 +57,8 @@ static kvc_status make_parts(struct cuda *cuda, char why[CUDA_WHY_MAX])
     kvc_status status;
 
     status = pack_cuda_open(&cuda->pack, &driver->pack, &error);
-    if (status == KVC_E_UNSUPPORTED)
-        return refuse(why, status, "this library was built without nvcc, and has no kernels", "");
-    if (status == KVC_OK)
+    cuda->has_kernels = status == KVC_OK;
+    if (status != KVC_E_DEVICE)
         error = driver->stream_create(&cuda->stream, CUDA_STREAM_NON_BLOCKING);
     if (error == 0)
         error = make_lanes(cuda);
@@ -124,7 +123,7 @@ static void release(struct cuda *cuda)
             (void)driver->memory_free(cuda->lanes[0].scratch);
         if (cuda->stream != NULL)
             (void)driver->stream_destroy(cuda->stream);
-        if (cuda->pack.driver != NULL)
+        if (cuda->has_kernels)
             pack_cuda_close(&cuda->pack);
         cuda_leave(cuda);
     }

@@ -32,6 +32,7 @@ struct cuda_lane {
 
 struct cuda {
     struct cuda_driver driver;
+    bool has_kernels; /* pack can be used; else only the daemon copies */
     struct pack_cuda pack;
     void *context;
     int ordinal;

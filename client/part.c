@@ -194,6 +194,10 @@ static kvc_status part_open(kvc_client *client, struct part *part)
                                      &slice, &why);
     if (status == KVC_E_INVALID)
         return refuse_slice(client, slice, "base", why);
+    if (status == KVC_E_UNSUPPORTED)
+        return rpc_fail(&client->rpc, status, "copy",
+                        "this library was built without nvcc and has no kernels: only the daemon "
+                        "can copy (KVC_COPY_DAEMON)");
     if (status != KVC_OK)
         return rpc_fail(&client->rpc, status, "slices", "the device has no room for their table");
     return KVC_OK;

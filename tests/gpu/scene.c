@@ -55,9 +55,9 @@ void scene_check_kvc(kvc_client *client, kvc_status status, const char *what, co
 
 static void exec_daemon(const struct scene_daemon *d, const char *const args[])
 {
-    const char *argv[ARGS_MAX] = {program,       "--socket", d->socket,      "--device", "cuda",
-                                  "--gpu-bytes", "256M",     "--host-bytes", "256M",
-                                  "--metrics",   "off"};
+    const char *argv[ARGS_MAX] = {program, "--socket",    d->socket, "--device",
+                                  "cuda",  "--gpu-bytes", "256M",    "--host-bytes",
+                                  "256M",  "--metrics",   "off"};
     size_t n = 11;
     int out = open(d->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
 
@@ -366,7 +366,11 @@ void worker_register_as(struct worker *w, uint8_t name)
             .bytes = SCENE_SLICE_BYTES,
         };
     w->registered = kvc_register(w->client, &desc, &w->part);
-    if (!w->may_be_refused)
+    if (w->may_be_refused)
+        return;
+    if (w->registered == KVC_E_UNSUPPORTED && !pack_cuda_built())
+        scene_waive("the library was built without nvcc");
+    else
         KVC(w, w->registered);
 }
 
@@ -433,8 +437,6 @@ void worker_open_with(struct worker *w, const struct scene_daemon *d,
                          .may_be_refused = options->may_be_refused};
     open_gpu(w, options);
     status = kvc_connect(&connect, &w->client);
-    if (status == KVC_E_UNSUPPORTED)
-        scene_waive("the library was built without nvcc");
     if (status != KVC_OK)
         fprintf(stderr, "cannot connect: %s\n", kvc_text(status));
     CHECK(status == KVC_OK && strcmp(kvc_device(w->client), "cuda") == 0);
