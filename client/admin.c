@@ -19,8 +19,8 @@ kvc_status admin_stats(kvc_client *client, struct admin_stats *stats)
     return KVC_OK;
 }
 
-kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint32_t limit,
-                      struct admin_list *list)
+kvc_status admin_list_query(kvc_client *client, const struct admin_list_query *query,
+                            struct admin_list *list)
 {
     struct call call = {.type = WIRE_LIST};
     struct wire_packet reply;
@@ -28,15 +28,23 @@ kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint
 
     if (status != KVC_OK)
         return status;
-    status = codec_put_list(what, after, limit, client->rpc.body, &call.len);
+    status = codec_put_list(query, client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->connect_ms, &reply);
     if (status != KVC_OK)
         return status;
     if (!codec_get_list_reply(&client->scratch, &reply, list))
         return client_distrust(client, "ListReply", "malformed");
-    if (list->more && (list->n_rows == 0 || list->after <= after))
+    if (list->more && list->after <= query->after)
         return client_distrust(client, "after", "a list that does not come to an end");
     return KVC_OK;
+}
+
+kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint32_t limit,
+                      struct admin_list *list)
+{
+    const struct admin_list_query query = {.what = what, .after = after, .limit = limit};
+
+    return admin_list_query(client, &query, list);
 }
 
 kvc_status admin_quota(kvc_client *client, const uint8_t digest[KVC_NAMESPACE_BYTES],

@@ -62,6 +62,16 @@ struct admin_list {
 };
 kvc_status admin_list(kvc_client *client, const char *what, uint64_t after, uint32_t limit,
                       struct admin_list *list);
+/* The same with what only some lists take. A page may be empty and not the last. */
+struct admin_list_query {
+    const char *what;
+    uint64_t after;
+    uint32_t limit;
+    const uint8_t *namespace_digest; /* or NULL */
+    const char *key_prefix;          /* hex digits, or NULL */
+};
+kvc_status admin_list_query(kvc_client *client, const struct admin_list_query *query,
+                            struct admin_list *list);
 
 /*
  * Flushes and pins of an operator. digest: a namespace of every tenant; NULL: everything. keys

@@ -270,8 +270,8 @@ kvc_status codec_put_quota(const uint8_t *digest, const struct admin_quota *quot
 bool codec_get_quota_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                            uint32_t *namespaces);
 kvc_status codec_put_config(const char *name, const char *value, uint8_t *body, size_t *len);
-kvc_status codec_put_list(const char *what, uint64_t after, uint32_t limit, uint8_t *body,
-                          size_t *len);
+struct admin_list_query;
+kvc_status codec_put_list(const struct admin_list_query *query, uint8_t *body, size_t *len);
 bool codec_get_list_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                           struct admin_list *list);
 /* Events: codec_watch.c. */

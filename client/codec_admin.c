@@ -204,14 +204,16 @@ kvc_status codec_put_config(const char *name, const char *value, uint8_t *body, 
     return codec_pack_body(&message.base, body, len);
 }
 
-kvc_status codec_put_list(const char *what, uint64_t after, uint32_t limit, uint8_t *body,
-                          size_t *len)
+kvc_status codec_put_list(const struct admin_list_query *query, uint8_t *body, size_t *len)
 {
     Kvcache__List message = KVCACHE__LIST__INIT;
 
-    message.what = (char *)what;
-    message.after = after;
-    message.limit = limit;
+    message.what = (char *)query->what;
+    message.after = query->after;
+    message.limit = query->limit;
+    message.namespace_digest =
+        codec_bytes(query->namespace_digest, query->namespace_digest ? KVC_NAMESPACE_BYTES : 0);
+    message.key_prefix = (char *)(query->key_prefix ? query->key_prefix : "");
     return codec_pack_body(&message.base, body, len);
 }
 

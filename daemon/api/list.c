@@ -8,7 +8,9 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/mem.h"
 
-#define ROWS_MAX    64u
+#define ROWS_MAX 64u
+/* Places of a long list that a page looks at: no more work than a lookup of as many keys. */
+#define STEPS_MAX   KVC_KEYS_MAX
 #define VALUE_BYTES LIST_VALUE_BYTES
 
 struct source {
@@ -16,6 +18,9 @@ struct source {
     const char *columns[MSG_LIST_COLUMNS];
     /* The row with the lowest id above `after` that the session may see; false: there is none. */
     bool (*next)(const struct session *asks, uint64_t after, struct row *row);
+    /* Instead of that, of a long list. */
+    enum store_walk (*walk)(struct list_walk *walk, struct row *row);
+    bool by_namespace, by_key; /* what a page of it can leave out */
 };
 
 bool list_may_see(const struct session *asks, const char *tenant)
@@ -79,6 +84,8 @@ static void write_usage(const struct store *store, uint32_t namespace_, char (*t
     }
     snprintf(t[6], VALUE_BYTES, "%" PRIu64, usage.leased);
     write_quota(usage.quota.leases, t[7]);
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
+        snprintf(t[8 + tier], VALUE_BYTES, "%" PRIu64, usage.hits[tier]);
 }
 
 static bool next_namespace(const struct session *asks, uint64_t after, struct row *row)
@@ -102,8 +109,7 @@ static bool next_namespace(const struct session *asks, uint64_t after, struct ro
             parts +=
                 table_part(table, p)->used == ROW_USED && table_part(table, p)->namespace_ == i;
         row->id = i + 1;
-        for (uint32_t b = 0; b < KVC_NAMESPACE_BYTES; b++)
-            snprintf(t[0] + (size_t)2 * b, 3, "%02x", ns->digest[b]);
+        list_write_hex(ns->digest, KVC_NAMESPACE_BYTES, t[0]);
         snprintf(t[1], VALUE_BYTES, "%s", tenant);
         snprintf(t[2], VALUE_BYTES, "%s", ns->name);
         snprintf(t[3], VALUE_BYTES, "%u", ns->epoch);
@@ -168,25 +174,40 @@ static bool next_peer(const struct session *asks, uint64_t after, struct row *ro
 }
 
 static const struct source sources[] = {
-    {"clients",
-     {"session", "pid", "uid", "tenant", "role", "name", "state", "connected_ms", "requests",
-      "queued_bytes"},
-     next_client},
-    {"namespaces",
-     {"namespace", "tenant", "name", "epoch", "parts", "gpu_bytes", "gpu_quota", "gpu_share",
-      "host_bytes", "host_quota", "host_share", "leased", "leases_quota"},
-     next_namespace},
-    {"quarantine",
-     {"save", "session", "pid", "tenant", "name", "state", "part", "slots", "bytes", "age_ms",
-      "reason"},
-     next_quarantine},
-    {"extents",
-     {"tier", "tenant", "slot_bytes", "extents", "slots", "used_slots", "state"},
-     list_next_extents},
-    {"peers",
-     {"peer", "way", "state", "mode", "lanes", "reason", "epoch", "batches", "useful_bytes",
-      "wire_bytes", "registrations", "dropped"},
-     next_peer},
+    {.what = "clients",
+     .columns = {"session", "pid", "uid", "tenant", "role", "name", "state", "connected_ms",
+                 "requests", "queued_bytes"},
+     .next = next_client},
+    {.what = "namespaces",
+     .columns = {"namespace", "tenant", "name", "epoch", "parts", "gpu_bytes", "gpu_quota",
+                 "gpu_share", "host_bytes", "host_quota", "host_share", "leased", "leases_quota",
+                 "gpu_hits", "host_hits"},
+     .next = next_namespace},
+    {.what = "layouts",
+     .columns = {"part", "namespace", "tenant", "name", "rule", "window", "block_tokens", "slices",
+                 "block_bytes", "slot_bytes", "fingerprint"},
+     .walk = list_walk_layouts,
+     .by_namespace = true},
+    {.what = "leases",
+     .columns = {"lease", "session", "pid", "tenant", "name", "part", "parts", "blocks", "ends_ms"},
+     .walk = list_walk_leases},
+    {.what = "blocks",
+     .columns = {"key", "namespace", "tenant", "part", "tier", "state", "slot_bytes", "idle_ms",
+                 "leases", "loads", "pinned", "checked"},
+     .walk = list_walk_blocks,
+     .by_namespace = true,
+     .by_key = true},
+    {.what = "quarantine",
+     .columns = {"save", "session", "pid", "tenant", "name", "state", "part", "slots", "bytes",
+                 "age_ms", "reason"},
+     .next = next_quarantine},
+    {.what = "extents",
+     .columns = {"tier", "tenant", "slot_bytes", "extents", "slots", "used_slots", "state"},
+     .next = list_next_extents},
+    {.what = "peers",
+     .columns = {"peer", "way", "state", "mode", "lanes", "reason", "epoch", "batches",
+                 "useful_bytes", "wire_bytes", "registrations", "dropped"},
+     .next = next_peer},
 };
 
 static const struct source *find(const char *what)
@@ -206,31 +227,89 @@ static uint32_t count_columns(const struct source *source)
     return n;
 }
 
+/* "aB3" of a key; lower case in prefix. */
+static bool read_prefix(const char *from, char prefix[2 * KVC_KEY_BYTES + 1])
+{
+    size_t n = strlen(from);
+
+    if (n > (size_t)2 * KVC_KEY_BYTES || strspn(from, "0123456789abcdefABCDEF") != n)
+        return false;
+    for (size_t i = 0; i <= n; i++)
+        prefix[i] = from[i] >= 'A' && from[i] <= 'F' ? (char)(from[i] - 'A' + 'a') : from[i];
+    return true;
+}
+
+static kvc_status read_query(const struct source *source, const struct msg_list *list,
+                             char prefix[2 * KVC_KEY_BYTES + 1], struct refusal *why)
+{
+    if (list->namespace_digest.len != 0 && !source->by_namespace)
+        return refuse(why, KVC_E_INVALID, "not of this list", "namespace_digest");
+    if (list->namespace_digest.len != 0 && list->namespace_digest.len != KVC_NAMESPACE_BYTES)
+        return refuse(why, KVC_E_INVALID, "not 32 bytes", "namespace_digest");
+    if (list->key_prefix[0] != '\0' && !source->by_key)
+        return refuse(why, KVC_E_INVALID, "not of this list", "key_prefix");
+    if (!read_prefix(list->key_prefix, prefix))
+        return refuse(why, KVC_E_INVALID, "not up to 32 hex digits", "key_prefix");
+    return KVC_OK;
+}
+
+/* Rows from the cursor on, up to limit of them. *more: there may be others. */
+static uint32_t fill_page(const struct source *source, struct list_walk *walk, struct row *rows,
+                          uint32_t limit, bool *more)
+{
+    struct row spare;
+    uint32_t n = 0;
+
+    if (source->walk != NULL) {
+        enum store_walk found = STORE_WALK_FOUND;
+
+        while (n < limit && (found = source->walk(walk, &rows[n])) == STORE_WALK_FOUND)
+            n++;
+        *more = found != STORE_WALK_END;
+        return n;
+    }
+    while (n < limit && source->next(walk->asks, walk->cursor, &rows[n]))
+        walk->cursor = rows[n++].id;
+    *more = source->next(walk->asks, walk->cursor, &spare);
+    return n;
+}
+
 kvc_status list_list(struct session *s, const struct request *request, struct refusal *why)
 {
     const struct msg_list *list = &request->list;
     const struct source *source = find(list->what);
     uint32_t limit = list->limit == 0 || list->limit > ROWS_MAX ? ROWS_MAX : list->limit;
-    struct msg_list_reply reply = {.after = list->after};
+    char prefix[2 * KVC_KEY_BYTES + 1];
+    struct list_walk walk = {
+        .asks = s,
+        .cursor = list->after,
+        .steps = STEPS_MAX,
+        .namespace_digest = list->namespace_digest.len > 0 ? list->namespace_digest.data : NULL,
+        .key_prefix = prefix,
+    };
+    struct msg_list_reply reply = {0};
     struct msg_list_row values[ROWS_MAX];
-    struct row *rows, spare;
+    struct row *rows;
+    kvc_status status;
 
     if (strcmp(list->what, "config") == 0)
         return settings_list(s, request, why);
     if (source == NULL)
         return refuse(why, KVC_E_UNSUPPORTED, "no such list", "what");
+    status = read_query(source, list, prefix, why);
+    if (status != KVC_OK)
+        return status;
     rows = mem_array(limit, sizeof(*rows));
     if (rows == NULL)
         return refuse(why, KVC_E_NO_MEMORY, "", "%s", "");
     reply.columns = source->columns;
     reply.n_columns = count_columns(source);
-    while (reply.n_rows < limit && source->next(s, reply.after, &rows[reply.n_rows])) {
+    reply.n_rows = fill_page(source, &walk, rows, limit, &reply.more);
+    reply.after = walk.cursor;
+    for (uint32_t r = 0; r < reply.n_rows; r++)
         for (uint32_t i = 0; i < reply.n_columns; i++)
-            values[reply.n_rows].values[i] = rows[reply.n_rows].text[i];
-        reply.after = rows[reply.n_rows++].id;
-    }
+            values[r].values[i] = rows[r].text[i];
     reply.rows = values;
-    reply.more = source->next(s, reply.after, &spare);
     session_reply(s, WIRE_LIST, request->seq, codec_list(s->api->codec, &reply));
     mem_free(rows);
     return KVC_OK;

@@ -3,6 +3,7 @@
 #define KVC_API_LIST_H
 
 #include "daemon/api/session.h"
+#include "daemon/store/walk.h"
 
 #define LIST_VALUE_BYTES (2u * KVC_NAMESPACE_BYTES + 1u)
 
@@ -11,10 +12,32 @@ struct row {
     char text[MSG_LIST_COLUMNS][LIST_VALUE_BYTES];
 };
 
+/* Of a list that is long: where a page stands in it, and what it leaves out. */
+struct list_walk {
+    const struct session *asks;
+    uint64_t cursor;                 /* behind what was looked at; the row's id */
+    uint32_t steps;                  /* that this page may still take */
+    const uint8_t *namespace_digest; /* NULL: of all */
+    const char *key_prefix;          /* lower case; "": all */
+};
+
 /* Root and the daemon's own user see everybody, others only who shares their tenant. */
 bool list_may_see(const struct session *asks, const char *tenant);
+/* That, of the tenant of a part, and the part's namespace is not left out. */
+bool list_may_see_part(const struct list_walk *walk, uint32_t part);
+
+/* n bytes as 2 n hex digits. */
+void list_write_hex(const uint8_t *bytes, size_t n, char text[LIST_VALUE_BYTES]);
+/* The names that a part goes by: of its tenant, and the digest of its namespace. */
+void list_write_part(const struct api *api, uint32_t part, char tenant[LIST_VALUE_BYTES],
+                     char namespace_[LIST_VALUE_BYTES]);
 
 /* The row with the lowest id above `after` that the session may see; false: there is none. */
 bool list_next_extents(const struct session *asks, uint64_t after, struct row *row);
+
+/* The next row; its id is not filled. */
+enum store_walk list_walk_leases(struct list_walk *walk, struct row *row);
+enum store_walk list_walk_layouts(struct list_walk *walk, struct row *row);
+enum store_walk list_walk_blocks(struct list_walk *walk, struct row *row);
 
 #endif

@@ -348,7 +348,13 @@ static bool from_list(struct codec *codec, const ProtobufCMessage *base, struct 
     const Kvcache__List *m = (const Kvcache__List *)base;
 
     (void)codec;
-    request->list = (struct msg_list){.what = m->what, .after = m->after, .limit = m->limit};
+    request->list = (struct msg_list){
+        .what = m->what,
+        .after = m->after,
+        .limit = m->limit,
+        .namespace_digest = BYTES(m->namespace_digest),
+        .key_prefix = m->key_prefix,
+    };
     return true;
 }
 

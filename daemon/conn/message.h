@@ -196,6 +196,8 @@ struct msg_list {
     const char *what;
     uint64_t after;
     uint32_t limit;
+    struct bytes namespace_digest;
+    const char *key_prefix;
 };
 
 struct msg_config {
@@ -395,7 +397,7 @@ struct msg_stats_reply {
     uint64_t moving_blocks;
 };
 
-#define MSG_LIST_COLUMNS 14u
+#define MSG_LIST_COLUMNS 16u
 
 struct msg_list_row {
     const char *values[MSG_LIST_COLUMNS];

@@ -28,6 +28,11 @@ static void end(struct store *store, struct pin *pin)
     keep_release(store, block, true);
 }
 
+bool pin_has(const struct store *store, uint32_t block)
+{
+    return handles_get(&store->pins, handle(block)) != NULL;
+}
+
 void pin_drop(struct store *store, uint32_t block)
 {
     struct pin *pin = handles_get(&store->pins, handle(block));

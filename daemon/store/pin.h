@@ -12,6 +12,7 @@ struct pin {
     uint32_t block;
 };
 
+bool pin_has(const struct store *store, uint32_t block);
 /* The block's pin ends, if it has one. */
 void pin_drop(struct store *store, uint32_t block);
 

@@ -1,4 +1,5 @@
 /* Requests, built from what earlier replies said or from the input's bytes. */
+#include "client/admin.h"
 #include "tests/fuzz/play.h"
 #include "tests/lib/raw.h"
 
@@ -206,10 +207,18 @@ void play_small(struct play *p)
 
 void play_list(struct play *p)
 {
+    static const char *const lists[] = {"clients", "blocks", "layouts", "leases", "namespaces", "x"};
+    static const uint8_t digest[KVC_NAMESPACE_BYTES];
+    const uint32_t which = fuzz_u8(&p->in);
+    struct admin_list_query query = {
+        .what = lists[which < 200 ? 0 : which % 6],
+        .after = fuzz_u8(&p->in) & 3,
+        .limit = fuzz_u8(&p->in),
+    };
     size_t len;
 
-    play_send(p, WIRE_LIST,
-              codec_put_list(fuzz_u8(&p->in) < 200 ? "clients" : "x", fuzz_u8(&p->in) & 3,
-                             fuzz_u8(&p->in), play_body, &len),
-              &len);
+    /* The last two bits of a choice above those: what is left out. */
+    query.namespace_digest = which >= 240 && (which & 1) ? digest : NULL;
+    query.key_prefix = which >= 240 && (which & 2) ? "0a" : NULL;
+    play_send(p, WIRE_LIST, codec_put_list(&query, play_body, &len), &len);
 }
