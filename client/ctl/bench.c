@@ -307,7 +307,18 @@ static const struct option_row rows[] = {
     {"only", OPTION_TEXT, FIELD(only), "NAME", "measure only this figure", 0, 0, NULL},
 };
 
+static const struct field fields[] = {
+    {"*.p50_us", FIELD_REAL, FIELD_APART, "of each figure: half of the round trips were faster"},
+    {"*.p99_us", FIELD_REAL, FIELD_APART, "99 of 100 were"},
+    {"*.echo_p50_us", FIELD_REAL, FIELD_APART, "p50 of a bare echo of the same sizes"},
+    {"*.ratio", FIELD_REAL, FIELD_APART, "of the two"},
+    {"*.blocks", FIELD_UINT32, FIELD_APART, "that the daemon held"},
+    {"*.hits", FIELD_UINT64, FIELD_APART, "keys that were found, or admitted"},
+};
+static const struct shape shape = {"an object with one for each figure", SHAPE_FIELDS(fields)};
+
 static const struct option_table table = {
+    .json = &shape,
     .help = "Measures round trips of a private daemon beside a bare echo.",
     .alone = true,
     OPTION_ROWS(rows)};

@@ -23,13 +23,16 @@ typedef int ctl_command(struct ctl *ctl, int argc, char **argv);
 
 ctl_command status_command, ping_command, clients_command, replay_command, bench_command,
     config_command, peers_command, flush_command, pin_command, unpin_command, quota_command,
-    namespaces_command, events_command;
+    namespaces_command, layouts_command, leases_command, blocks_command, log_level_command,
+    events_command;
 
 /*
  * Takes --json, --socket and --help for a command without options of its own (help says what it
- * does; option.h has the tables of the others). false: end with *exit_status.
+ * does, json what it prints; option.h has the tables of the others). false: end with *exit_status.
  */
-bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *help, int *exit_status);
+struct shape;
+bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *help, const struct shape *json,
+               int *exit_status);
 
 /* Connects as operator; on failure says so on standard error and returns NULL. */
 kvc_client *ctl_connect(const struct ctl *ctl);

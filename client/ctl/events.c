@@ -36,7 +36,26 @@ static const struct option_row rows[] = {
      NULL},
 };
 
+static const struct field fields[] = {
+    {"type", FIELD_TEXT, FIELD_APART,
+     "BlockStored, BlockRemoved, AllBlocksCleared, EventsLost or DaemonRestarted"},
+    {"block_hashes[]", FIELD_TEXT, FIELD_APART, "only of a block: its key"},
+    {"parent_block_hash", FIELD_NULLABLE, FIELD_APART, "only of BlockStored"},
+    {"block_size", FIELD_UINT32, FIELD_APART, "only of BlockStored: tokens"},
+    {"lora_id", FIELD_NULLABLE, FIELD_APART, "only of BlockStored"},
+    {"medium", FIELD_TEXT, FIELD_APART, "only of a block: GPU or CPU"},
+    {"sequence", FIELD_UINT64, FIELD_APART, "only of the first three types: one more each time"},
+    {"boot_epoch", FIELD_UINT64, FIELD_APART, "of the daemon: sequences of another one are new"},
+    {"namespace", FIELD_TEXT, FIELD_APART, "only of the first three: its digest"},
+    {"name", FIELD_TEXT, FIELD_APART, "only of the first three: of the namespace"},
+    {"tenant", FIELD_TEXT, FIELD_APART, "only of the first three: whose it is"},
+    {"part", FIELD_UINT32, FIELD_APART, "only of the first three: see kvcachectl layouts"},
+    {"lost", FIELD_UINT64, FIELD_APART, "only of EventsLost: how many"},
+};
+static const struct shape shape = {"objects, one a line", SHAPE_FIELDS(fields)};
+
 static const struct option_table table = {
+    .json = &shape,
     .help = "Follows what becomes of blocks, by the names of vLLM's KV events.\n"
             "Events that the daemon no longer has, and its restarts, are lines of their own.",
     OPTION_ROWS(rows)};

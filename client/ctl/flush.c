@@ -1,5 +1,5 @@
 /*
- * kvcachectl flush, pin, unpin, namespaces: blocks by name.
+ * kvcachectl flush, pin, unpin: blocks by name.
  */
 #include <limits.h>
 #include <stddef.h>
@@ -7,7 +7,6 @@
 
 #include "client/admin.h"
 #include "client/ctl/ctl.h"
-#include "client/ctl/list.h"
 #include "client/ctl/option.h"
 #include "client/ctl/target.h"
 
@@ -38,24 +37,39 @@ static const struct option_row flush_rows[] = {
 static const struct option_row pin_rows[] = {
     NAMESPACE_ROW,
     KEYS_ROW,
-    {"seconds", OPTION_UINT32, FIELD(seconds), "N", "how long [3600]", 1, KVC_PIN_SECONDS_MAX, NULL},
+    {"seconds", OPTION_UINT32, FIELD(seconds), "N", "how long [3600]", 1, KVC_PIN_SECONDS_MAX,
+     NULL},
 };
 
 static const struct option_row unpin_rows[] = {NAMESPACE_ROW, KEYS_ROW};
 
+static const struct field flush_fields[] = {
+    {"flushed", FIELD_UINT64, FIELD_APART, "blocks that were dropped"}};
+static const struct shape flush_shape = {"an object", SHAPE_FIELDS(flush_fields)};
 static const struct option_table flush_table = {
+    .json = &flush_shape,
+
     .arguments = "[KEY...]",
     .max_arguments = INT_MAX,
     .help = "Drops everything, all of a namespace, or the blocks of some keys.",
     OPTION_ROWS(flush_rows)};
 
+static const struct field pin_fields[] = {
+    {"pinned", FIELD_UINT64, FIELD_APART, "blocks that are pinned now"}};
+static const struct shape pin_shape = {"an object", SHAPE_FIELDS(pin_fields)};
 static const struct option_table pin_table = {
+    .json = &pin_shape,
+
     .arguments = "[KEY...]",
     .max_arguments = INT_MAX,
     .help = "Keeps blocks of a namespace from being evicted for a time.",
     OPTION_ROWS(pin_rows)};
 
-static const struct option_table unpin_table = {.arguments = "[KEY...]",
+static const struct field unpin_fields[] = {
+    {"unpinned", FIELD_UINT64, FIELD_APART, "blocks that are not any more"}};
+static const struct shape unpin_shape = {"an object", SHAPE_FIELDS(unpin_fields)};
+static const struct option_table unpin_table = {.json = &unpin_shape,
+                                                .arguments = "[KEY...]",
                                                 .max_arguments = INT_MAX,
                                                 .help =
                                                     "Ends pins, without keys all of the namespace.",
@@ -158,17 +172,4 @@ int pin_command(struct ctl *ctl, int argc, char **argv)
 int unpin_command(struct ctl *ctl, int argc, char **argv)
 {
     return run(ctl, &unpin_table, argc, argv, "unpinned", unpin);
-}
-
-int namespaces_command(struct ctl *ctl, int argc, char **argv)
-{
-    int result;
-    if (!ctl_parse(ctl, argc, argv, "Lists the namespaces that were registered.", &result))
-        return result;
-    kvc_client *client = ctl_connect(ctl);
-    if (!client)
-        return CTL_FAILED;
-    result = list_print(ctl, client, "namespaces");
-    kvc_close(client);
-    return result;
 }

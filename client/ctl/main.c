@@ -19,6 +19,10 @@ static const struct command commands[] = {
     {"ping", "measure a round trip to the daemon", ping_command},
     {"clients", "list connected sessions", clients_command},
     {"config", "list the settings; config set NAME VALUE changes one", config_command},
+    {"layouts", "list the layouts of blocks, by part", layouts_command},
+    {"leases", "list what is leased, and by whom", leases_command},
+    {"blocks", "list blocks: of a namespace, by their keys", blocks_command},
+    {"log-level", "say how much is logged, or change it", log_level_command},
     {"namespaces", "list the namespaces that were registered", namespaces_command},
     {"peers", "list other daemons that are asked, or ask", peers_command},
     {"events", "follow what becomes of blocks", events_command},
@@ -32,10 +36,14 @@ static const struct command commands[] = {
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
+static const struct field version_fields[] = {
+    {"version", FIELD_TEXT, FIELD_APART, "of this program"}};
+static const struct shape version_shape = {"an object", SHAPE_FIELDS(version_fields)};
+
 static int version_command(struct ctl *ctl, int argc, char **argv)
 {
     int exit_status;
-    if (!ctl_parse(ctl, argc, argv, "Prints the version.", &exit_status))
+    if (!ctl_parse(ctl, argc, argv, "Prints the version.", &version_shape, &exit_status))
         return exit_status;
     if (ctl->json)
         printf("{\"version\": \"%s\"}\n", kvc_version());
@@ -44,9 +52,10 @@ static int version_command(struct ctl *ctl, int argc, char **argv)
     return CTL_OK;
 }
 
-bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *help, int *exit_status)
+bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *help, const struct shape *json,
+               int *exit_status)
 {
-    const struct option_table table = {.help = help};
+    const struct option_table table = {.help = help, .json = json};
     int none;
 
     return option_parse(ctl, &table, argc, argv, NULL, &none, exit_status);

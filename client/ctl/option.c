@@ -15,7 +15,8 @@ static const struct option_row common[N_COMMON] = {
     {"socket", OPTION_TEXT, offsetof(struct ctl, socket), "PATH", "where the daemon listens", 0, 0,
      NULL},
     {"json", OPTION_FLAG, offsetof(struct ctl, json), NULL, "the result as JSON", 0, 0, NULL},
-    {"help", OPTION_FLAG, 0, NULL, "what you are reading", 0, 0, NULL},
+    {"help", OPTION_FLAG, 0, NULL, "what you are reading; with --json, the fields of that", 0, 0,
+     NULL},
 };
 
 /* A command line while it is read. */
@@ -241,7 +242,10 @@ bool option_parse(struct ctl *ctl, const struct option_table *table, int argc, c
         }
     }
     if (line.help) {
-        print_help(argv[0], table);
+        if (ctl->json)
+            field_print_help(argv[0], table->json);
+        else
+            print_help(argv[0], table);
         *exit_status = CTL_OK;
         return false;
     }

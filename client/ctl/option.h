@@ -1,6 +1,7 @@
 /*
  * Command lines. A command has one table of its options: the parser reads it, --help prints it, and
- * an option that is not in it is refused with the nearest one that is. Options and arguments may
+ * an option that is not in it is refused with the nearest one that is. --help --json prints the
+ * fields of its JSON. Options and arguments may
  * stand in any order; --name VALUE and --name=VALUE are the same; after -- all are arguments.
  */
 #ifndef KVC_CTL_OPTION_H
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 #include "client/ctl/ctl.h"
+#include "client/ctl/field.h"
 
 enum option_type {
     OPTION_FLAG,   /* bool, no value */
@@ -37,6 +39,7 @@ struct option_table {
     size_t n_rows;
     int min_arguments, max_arguments; /* for tables with arguments */
     bool alone;                       /* it has a daemon of its own, and no --socket */
+    const struct shape *json;         /* what it prints with --json */
 };
 
 #define OPTION_ROWS(table) .rows = (table), .n_rows = sizeof(table) / sizeof((table)[0])

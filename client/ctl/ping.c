@@ -5,11 +5,18 @@
 #include <time.h>
 
 #include "client/ctl/ctl.h"
+#include "client/ctl/field.h"
+
+static const struct field fields[] = {
+    {"us", FIELD_REAL, FIELD_APART, "microseconds that the round trip took"},
+    {"boot_epoch", FIELD_UINT64, FIELD_APART, "of the daemon"},
+};
+static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
 
 int ping_command(struct ctl *ctl, int argc, char **argv)
 {
     int exit_status;
-    if (!ctl_parse(ctl, argc, argv, "Measures one round trip to the daemon.", &exit_status))
+    if (!ctl_parse(ctl, argc, argv, "Measures one round trip to the daemon.", &shape, &exit_status))
         return exit_status;
     kvc_client *client = ctl_connect(ctl);
     if (!client)

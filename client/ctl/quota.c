@@ -31,8 +31,14 @@ static const struct option_row rows[] = {
      "what is not given is as the daemon's configuration says", 0, 0, NULL},
 };
 
+static const struct field fields[] = {
+    {"namespaces", FIELD_UINT32, FIELD_APART, "for how many it was set: one a tenant"}};
+static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
+
 static const struct option_table table = {
-    .help = "Sets what a namespace may have before others come first.", OPTION_ROWS(rows)};
+    .json = &shape,
+    .help = "Sets what a namespace may have before others come first.",
+    OPTION_ROWS(rows)};
 
 /* "4G", and "-4G" too: what a quota may be is the daemon's to say. */
 static bool parse_size(const char *text, int64_t *value)

@@ -86,6 +86,7 @@ static const struct option_row rows[] = {
 };
 
 static const struct option_table table = {
+    .json = &report_shape,
     .arguments = "FILE",
     .min_arguments = 1,
     .max_arguments = 1,

@@ -5,6 +5,8 @@
 
 #include <jansson.h>
 
+#include "client/ctl/human.h"
+
 static const char *const operation_names[] = {
     [TALLY_LOOKUP] = "lookup_us", [TALLY_SAVE] = "save_us", [TALLY_LOAD] = "load_us"};
 
@@ -148,19 +150,6 @@ void report_json(const struct report *report, FILE *to)
     json_decref(root);
 }
 
-/* A number of bytes in the unit that shows it with three or four digits. */
-static const char *bytes_text(double bytes, char text[24])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    size_t unit = 0;
-    while (bytes >= 1024 && unit < sizeof(units) / sizeof(units[0]) - 1) {
-        bytes /= 1024;
-        unit++;
-    }
-    snprintf(text, 24, unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
-    return text;
-}
-
 static void put_times(const struct report *report, enum tally_operation op, const char *name,
                       FILE *to)
 {
@@ -192,7 +181,7 @@ void report_text(const struct report *report, FILE *to)
     uint64_t gpu = tally_sum(tally, hits[0]), host = tally_sum(tally, hits[1]);
     uint64_t peer = tally_sum(tally, hits[2]);
     uint64_t saved = tally_sum(tally, bytes_saved), loaded = tally_sum(tally, bytes_loaded);
-    char text[2][24];
+    char text[2][HUMAN_MAX];
     fprintf(to, "requests %llu, blocks %llu, in %.2f s\n",
             (unsigned long long)tally_sum(tally, requests), (unsigned long long)blocks,
             report->seconds);
@@ -217,11 +206,11 @@ void report_text(const struct report *report, FILE *to)
     put_times(report, TALLY_LOOKUP, "lookups", to);
     put_times(report, TALLY_LOAD, "loads", to);
     put_times(report, TALLY_SAVE, "saves", to);
-    fprintf(to, "  moved     saved %s, loaded %s", bytes_text((double)saved, text[0]),
-            bytes_text((double)loaded, text[1]));
+    fprintf(to, "  moved     saved %s, loaded %s", human_bytes((double)saved, text[0]),
+            human_bytes((double)loaded, text[1]));
     if (report->seconds > 0)
         fprintf(to, ", together %s/s",
-                bytes_text((double)(saved + loaded) / report->seconds, text[0]));
+                human_bytes((double)(saved + loaded) / report->seconds, text[0]));
     fputc('\n', to);
     print_processor(report, to);
     uint64_t trouble[] = {tally_sum(tally, late_saves), tally_sum(tally, refused_loads),
@@ -234,7 +223,7 @@ void report_text(const struct report *report, FILE *to)
                 (unsigned long long)trouble[2], (unsigned long long)trouble[3],
                 (unsigned long long)trouble[4]);
     fprintf(to, "  verified  %s, %llu mismatches\n",
-            bytes_text((double)tally_sum(tally, verified_bytes), text[0]),
+            human_bytes((double)tally_sum(tally, verified_bytes), text[0]),
             (unsigned long long)report_mismatches(report));
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "client/ctl/field.h"
 #include "client/ctl/tally.h"
 
 /* What had been done at a moment in between. */
@@ -26,6 +27,8 @@ struct report {
         double user_s, system_s;
     } daemon, workers;
 };
+
+extern const struct shape report_shape;
 
 void report_part_take(struct tally *tally, struct report_part *part);
 
