@@ -95,8 +95,12 @@ PRODUCT_ROOMS := $(SHARED_ROOMS) $(DAEMON_ROOMS) $(CLIENT_ROOMS) $(CTL_ROOMS)
 ALL_ROOMS     := $(PRODUCT_ROOMS) tests/lib
 
 TEST_KINDS   := unit wire life fault
-TEST_SOURCES := $(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c)))
-FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+# Tests of what is left out of the build are, too.
+LEFT_OUT     := $(if $(UCX),,$(foreach k,$(TEST_KINDS),tests/$(k)/test_peer_%.c) tests/fuzz/fuzz_peer.c) \
+                $(if $(DIRECTORY),,tests/life/test_peer_directory.c) \
+                $(if $(METRICS),,tests/life/test_metrics.c)
+TEST_SOURCES := $(filter-out $(LEFT_OUT),$(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c))))
+FUZZ_SOURCES := $(filter-out $(LEFT_OUT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))
 PY_TESTS     := $(sort $(wildcard tests/python/test_*.py))
 DEB_TESTS    := $(sort $(wildcard tests/deb/test_*.py))
