@@ -459,6 +459,7 @@ static void open_metrics(struct server *s)
         .store = s->store,
         .copier = s->copier,
         .mover = s->mover,
+        .peers = s->peers,
     };
 
     s->metrics = metrics_open(&config);

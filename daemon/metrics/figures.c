@@ -123,16 +123,36 @@ static void write_evictions(const struct store_stats *stats, struct text *t)
                  "Blocks that left the cache to make room.");
 }
 
+/* Each tier has a row to and from each of the others. */
+static void write_paths(const struct store_stats *stats, struct text *t)
+{
+    const char *const name = "kvcached_path_bytes_total";
+    const struct {
+        const char *path;
+        uint64_t bytes;
+    } rows[] = {
+        {"worker_to_gpu", stats->bytes_saved[TIER_GPU] - stats->own_bytes_saved[TIER_GPU]},
+        {"worker_to_host", stats->bytes_saved[TIER_HOST] - stats->own_bytes_saved[TIER_HOST]},
+        {"gpu_to_worker", stats->bytes_loaded[TIER_GPU] - stats->own_bytes_loaded[TIER_GPU]},
+        {"host_to_worker", stats->bytes_loaded[TIER_HOST] - stats->own_bytes_loaded[TIER_HOST]},
+        {"gpu_to_host", stats->bytes_moved[TIER_HOST]},
+        {"host_to_gpu", stats->bytes_moved[TIER_GPU]},
+        {"peer_to_gpu", stats->own_bytes_saved[TIER_GPU]},
+        {"peer_to_host", stats->own_bytes_saved[TIER_HOST]},
+        {"gpu_to_peer", stats->own_bytes_loaded[TIER_GPU]},
+        {"host_to_peer", stats->own_bytes_loaded[TIER_HOST]},
+    };
+    char labels[32];
+
+    text_metric(t, name, "counter", "Bytes of blocks that were copied, without padding, by path.");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        snprintf(labels, sizeof(labels), "path=\"%s\"", rows[i].path);
+        text_count(t, name, labels, rows[i].bytes);
+    }
+}
+
 static void write_copies(const struct msg_stats_reply *stats, struct text *t)
 {
-    const struct msg_stats_tier *gpu = &stats->tiers[TIER_GPU], *host = &stats->tiers[TIER_HOST];
-    const char *const paths = "kvcached_path_bytes_total";
-
-    text_metric(t, paths, "counter", "Bytes of blocks that were saved and loaded, by path.");
-    text_count(t, paths, "path=\"worker_to_gpu\"", gpu->bytes_saved);
-    text_count(t, paths, "path=\"worker_to_host\"", host->bytes_saved);
-    text_count(t, paths, "path=\"gpu_to_worker\"", gpu->bytes_loaded);
-    text_count(t, paths, "path=\"host_to_worker\"", host->bytes_loaded);
     text_counter(t, "kvcached_saves_total", stats->saves, "Saves that had something to copy.");
     text_counter(t, "kvcached_aborted_saves_total", stats->aborted_saves,
                  "Saves that ended before they were proved.");
@@ -198,14 +218,44 @@ static void write_process(const struct msg_stats_reply *stats, struct text *t)
                  "Refused requests of kinds that get no reply.");
 }
 
-static void write_latencies(const struct api *api, const struct histogram *lag, struct text *t)
+static void write_peers(const struct peers_figures *peers, struct text *t)
 {
-    text_histogram(t, "kvcached_lookup_duration_seconds", api_latency(api, API_LATENCY_LOOKUP),
-                   "Time the daemon took to handle a lookup.");
-    text_histogram(t, "kvcached_save_duration_seconds", api_latency(api, API_LATENCY_SAVE),
-                   "Time the daemon took to handle the request of a save, without its copies.");
-    text_histogram(t, "kvcached_load_duration_seconds", api_latency(api, API_LATENCY_LOAD),
-                   "Time the daemon took to handle the request of a load, without its copies.");
+    text_counter(t, "kvcached_fetches_total", peers->fetches, "Lookups that peers were asked for.");
+    text_counter(t, "kvcached_missed_fetches_total", peers->missed_fetches,
+                 "Of them, those for which nothing came in time.");
+    text_counter(t, "kvcached_fetched_blocks_total", peers->fetched_blocks,
+                 "Blocks that came from peers.");
+    text_counter(t, "kvcached_served_blocks_total", peers->served_blocks,
+                 "Blocks that peers were given.");
+    text_counter(t, "kvcached_fetched_wire_bytes_total", peers->wire_bytes,
+                 "Bytes that peers have sent of blocks, with padding.");
+    text_counter(t, "kvcached_failed_peer_links_total", peers->failed_links,
+                 "Links to peers that have ended by a failure.");
+}
+
+static void write_durations(const struct metrics_config *config, const struct peers_figures *peers,
+                            const struct histogram *lag, struct text *t)
+{
+    const struct store_durations *whole = store_durations(config->store);
+
+    text_histogram(t, "kvcached_lookup_duration_seconds",
+                   api_latency(config->api, API_LATENCY_LOOKUP), "Time to handle a lookup.");
+    text_histogram(t, "kvcached_save_duration_seconds", &whole->saves,
+                   "From the request of a save until all of it is proved and published.");
+    text_histogram(t, "kvcached_load_duration_seconds", &whole->loads,
+                   "From the request of a load until it is proved, its copies included.");
+    text_histogram(t, "kvcached_demote_duration_seconds", &whole->demotions,
+                   "A block's copy from the GPU tier to the host tier, its wait included.");
+    text_histogram(t, "kvcached_promote_duration_seconds", &whole->promotions,
+                   "A block's copy from the host tier to the GPU tier, its wait included.");
+    text_histogram(t, "kvcached_fetch_duration_seconds", &peers->durations,
+                   "From a lookup that misses until what peers have of it is here, or is late.");
+    text_histogram(t, "kvcached_save_request_duration_seconds",
+                   api_latency(config->api, API_LATENCY_SAVE),
+                   "Time to handle the request of a save, without its copies.");
+    text_histogram(t, "kvcached_load_request_duration_seconds",
+                   api_latency(config->api, API_LATENCY_LOAD),
+                   "Time to handle the request of a load, without its copies.");
     text_histogram(t, "kvcached_event_loop_lag_seconds", lag,
                    "How late the event loop came to a timer, once a second.");
 }
@@ -214,7 +264,10 @@ void figures_write(const struct metrics_config *config, const struct histogram *
 {
     struct msg_stats_reply stats;
     struct store_stats of_store;
+    struct peers_figures peers = {0};
 
+    if (config->peers != NULL)
+        peers_figures(config->peers, &peers);
     api_figures(config->api, &stats);
     store_stats(config->store, &of_store);
     write_process(&stats, t);
@@ -227,6 +280,8 @@ void figures_write(const struct metrics_config *config, const struct histogram *
     write_namespaces(config->store, NAMESPACE_USED, "kvcached_namespace_used_bytes", t);
     write_evictions(&of_store, t);
     write_copies(&stats, t);
+    write_paths(&of_store, t);
+    write_peers(&peers, t);
     write_levels(&stats, t);
     text_age(t, "kvcached_oldest_operation_seconds", stats.oldest_op_us,
              "Age of the oldest copy by a worker that is not proved.");
@@ -235,5 +290,5 @@ void figures_write(const struct metrics_config *config, const struct histogram *
     text_seconds(t, "kvcached_oldest_copy_seconds", "of=\"workers\"",
                  copier_oldest_us(config->copier));
     text_seconds(t, "kvcached_oldest_copy_seconds", "of=\"tiers\"", mover_oldest_us(config->mover));
-    write_latencies(config->api, lag, t);
+    write_durations(config, &peers, lag, t);
 }

@@ -26,7 +26,7 @@ static bool none(struct text *text, const char *what, uint64_t n)
     return false;
 }
 
-bool health_write(const struct metrics_config *config, struct text *text)
+bool health_write(const struct metrics_config *config, uint64_t lag_us, struct text *text)
 {
     const uint64_t copies = copier_oldest_us(config->copier),
                    moves = mover_oldest_us(config->mover);
@@ -39,16 +39,18 @@ bool health_write(const struct metrics_config *config, struct text *text)
     well &= within(text, "a copy between tiers has not ended", moves, METRICS_STUCK_US);
     well &=
         within(text, "slots are in quarantine", stats.quarantine_oldest_us, METRICS_QUARANTINE_US);
+    well &= within(text, "the event loop did not run", lag_us, METRICS_LAG_US);
     well &= none(text, "GPUs whose driver does not come back", stats.hanging_gpus);
     well &= none(text, "descriptors whose close does not come back", stats.stuck_fds);
     well &= none(text, "extents without memory", stats.lost_extents);
     text_add(text,
              "%s\noldest_operation_seconds %.1f\noldest_copy_for_workers_seconds %.1f\n"
              "oldest_copy_between_tiers_seconds %.1f\noldest_driver_call_seconds %.1f\n"
-             "quarantined_slots %" PRIu64 "\nquarantine_oldest_seconds %.1f\n",
+             "event_loop_lag_seconds %.3f\nquarantined_slots %" PRIu64
+             "\nquarantine_oldest_seconds %.1f\n",
              well ? "ok" : "not well", (double)stats.oldest_op_us / SECOND_US,
              (double)copies / SECOND_US, (double)moves / SECOND_US,
-             (double)stats.driver_call_us / SECOND_US, stats.quarantined_slots,
-             (double)stats.quarantine_oldest_us / SECOND_US);
+             (double)stats.driver_call_us / SECOND_US, (double)lag_us / SECOND_US,
+             stats.quarantined_slots, (double)stats.quarantine_oldest_us / SECOND_US);
     return well;
 }

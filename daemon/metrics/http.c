@@ -27,6 +27,7 @@
 #define PAUSE_MS          2u
 #define RETRY_MS          1000u
 #define LAG_MS            1000u
+#define LAG_KEPT_NS       UINT64_C(10000000000) /* the worst of so long */
 #define MS_NS             UINT64_C(1000000)
 #define BACKLOG           16
 
@@ -38,6 +39,7 @@ struct metrics {
     uv_timer_t look; /* at the lag */
     uint64_t look_due_ns;
     struct histogram lag;
+    uint64_t worst_lag_us, worst_ns; /* of late; when it was */
     struct text text;
     int handles; /* that are not closed */
 };
@@ -90,7 +92,7 @@ static enum MHD_Result answer(void *cls, struct MHD_Connection *connection, cons
                      m->text.bytes, m->text.n);
     }
     if (strcmp(url, "/healthz") == 0) {
-        well = health_write(&m->config, &m->text);
+        well = health_write(&m->config, m->worst_lag_us, &m->text);
         if (m->text.short_of_memory)
             return MHD_NO;
         return reply(connection, well ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
@@ -135,8 +137,13 @@ static void look_cb(uv_timer_t *timer)
 {
     struct metrics *m = container_of(timer, struct metrics, look);
     const uint64_t now = uv_hrtime();
+    const uint64_t late_us = now > m->look_due_ns ? (now - m->look_due_ns) / 1000u : 0;
 
-    histogram_add(&m->lag, now > m->look_due_ns ? (now - m->look_due_ns) / 1000u : 0);
+    histogram_add(&m->lag, late_us);
+    if (late_us >= m->worst_lag_us || now - m->worst_ns > LAG_KEPT_NS) {
+        m->worst_lag_us = late_us;
+        m->worst_ns = now;
+    }
     look_later(m);
 }
 

@@ -15,6 +15,7 @@
 
 #include "daemon/api/api.h"
 #include "daemon/base/histogram.h"
+#include "daemon/peer/peer.h"
 #include "daemon/store/store.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/mover.h"
@@ -29,6 +30,7 @@ struct metrics_config {
     const struct store *store;
     const struct copier *copier;
     const struct mover *mover;
+    const struct peers *peers; /* NULL: there are none */
 };
 
 /* ADDRESS:PORT of numbers (IPv6 in brackets; port 0: any that is free), or off. */

@@ -78,6 +78,7 @@ static void answer(struct fetch *f)
     if (look(f, true, &result) != KVC_OK)
         result.count = 0;
     f->peers->figures.missed_fetches += result.count == 0;
+    histogram_add(&f->peers->figures.durations, clock_now_us() - f->began_us);
     fetched(f->arg, result.count);
 }
 
@@ -255,7 +256,8 @@ kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
         f->n_keys = KVC_KEYS_MAX / f->n_parts;
     f->fetched = fetched;
     f->arg = arg;
-    f->deadline_us = clock_now_us() + want->ms * CLOCK_MS_US;
+    f->began_us = clock_now_us();
+    f->deadline_us = f->began_us + want->ms * CLOCK_MS_US;
     f->patience_us = want->ms * CLOCK_MS_US / 4;
     f->keys = mem_array((size_t)f->n_parts * f->n_keys, KVC_KEY_BYTES);
     f->offers = mem_array(PEERS_MAX, sizeof(*f->offers));

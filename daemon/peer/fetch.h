@@ -46,7 +46,7 @@ struct fetch {
     struct peers *peers;
     enum fetch_state state;
     struct owner *owner;
-    uint64_t asked_us, patience_us, deadline_us;
+    uint64_t began_us, asked_us, patience_us, deadline_us;
     peers_fetched_cb *fetched; /* NULL: nobody waits */
     void *arg;
     uint32_t n_parts, n_keys, base, round;

@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "daemon/base/histogram.h"
 #include "daemon/store/store.h"
 #include "daemon/tier/tier.h"
 
@@ -94,6 +95,7 @@ struct peers_figures {
     uint64_t useful_bytes, wire_bytes, batches[2]; /* full views and exact; small views */
     uint64_t served_blocks, served_bytes, refused;
     uint64_t registrations, stale, failed_links, slow_lanes;
+    struct histogram durations; /* of fetches that somebody waited for, until they were over */
 };
 void peers_figures(const struct peers *peers, struct peers_figures *figures);
 

@@ -62,6 +62,7 @@ static struct save *make_save(struct owner *owner, const struct store_save *req,
         return NULL;
     save->owner = owner;
     save->id = table_next_id(owner->store->table);
+    save->began = clock_now_us();
     save->request = req->request;
     save->phase = SAVE_ADMITTING;
     save->checksums = req->checksums;

@@ -20,11 +20,14 @@ void load_close(struct store *store, struct load *load, bool proved)
 
     if (load->word)
         page_give(load->word);
+    if (proved)
+        histogram_add(&store->durations.loads, clock_now_us() - load->opened);
     /* Last first, so that the head of the prefix is evicted last. */
     for (uint32_t i = load->count; i-- > 0;) {
         const struct load_block *at = &load->blocks[i];
 
         store->stats.bytes_loaded[at->tier] += proved ? load->block_bytes : 0;
+        store->stats.own_bytes_loaded[at->tier] += proved && !owner->user ? load->block_bytes : 0;
         keep_unload(store, at->block, at->tier);
     }
     store->open_loads--;
@@ -160,6 +163,7 @@ static kvc_status open_load(struct store *store, struct owner *owner, const stru
         goto settle;
     }
     load->owner = owner;
+    load->opened = clock_now_us();
     load->block_bytes = count_bytes(store, req);
     if (!by_daemon)
         status = take_word(store, load, why);

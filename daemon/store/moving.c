@@ -15,7 +15,8 @@ struct moving {
     struct partition *partition;
     struct list link; /* store::moves */
     uint32_t block;
-    uint32_t slot; /* where it is copied to */
+    uint32_t slot;  /* where it is copied to */
+    uint64_t began; /* clock_us */
     enum tier_kind to;
 };
 
@@ -23,6 +24,23 @@ static void count_demoting(struct partition *partition, int by)
 {
     partition->demoting += (uint32_t)by;
     partition->cls->demoting += (uint32_t)by;
+}
+
+/* It is a copy now. */
+static void count(struct store *store, const struct moving *moving)
+{
+    const uint32_t part = store_record(store, moving->to, moving->slot)->part;
+    const uint32_t layout = table_part(store->table, part)->layout;
+    const uint64_t us = clock_now_us() - moving->began;
+
+    store->stats.bytes_moved[moving->to] += table_layout(store->table, layout)->block_bytes;
+    if (moving->to == TIER_HOST) {
+        store->stats.demotions++;
+        histogram_add(&store->durations.demotions, us);
+    } else {
+        store->stats.promotions++;
+        histogram_add(&store->durations.promotions, us);
+    }
 }
 
 static void end(struct moving *moving, kvc_status status)
@@ -38,10 +56,7 @@ static void end(struct moving *moving, kvc_status status)
         count_demoting(partition, -1);
     if (copied) {
         store_set_state(store, store_record(store, moving->to, moving->slot), SLOT_READY);
-        if (moving->to == TIER_HOST)
-            store->stats.demotions++;
-        else
-            store->stats.promotions++;
+        count(store, moving);
     } else {
         room_give(partition, moving->to, moving->slot);
     }
@@ -110,7 +125,13 @@ static enum moving_result start(struct partition *partition, struct moving *movi
     room_name(partition, to, slot, store_record(store, from, from_slot)->part);
     store_set_state(store, record, SLOT_MOVING);
     *moving = (struct moving){
-        .store = store, .partition = partition, .block = id, .slot = slot, .to = to};
+        .store = store,
+        .partition = partition,
+        .block = id,
+        .slot = slot,
+        .to = to,
+        .began = clock_now_us(),
+    };
     list_init(&moving->link);
     list_push_back(&store->moves, &moving->link);
     store->moving_bytes += cls->slot_bytes;

@@ -111,9 +111,11 @@ static void publish(struct store *store, struct chunk *chunk)
         const struct save_slot *slot = &save->slots[chunk->first + i];
         uint32_t part = store_record(store, slot->tier, slot->slot)->part;
         uint32_t layout = table_part(store->table, part)->layout;
+        uint64_t bytes = table_layout(store->table, layout)->block_bytes;
 
         keep_publish(store, slot->block);
-        store->stats.bytes_saved[slot->tier] += table_layout(store->table, layout)->block_bytes;
+        store->stats.bytes_saved[slot->tier] += bytes;
+        store->stats.own_bytes_saved[slot->tier] += save->owner->user ? 0 : bytes;
     }
     chunk->state = CHUNK_PUBLISHED;
     save->published += chunk->blocks;
@@ -170,6 +172,7 @@ static void proved(struct store *store, struct chunk *chunk, const uint64_t *cel
         return;
     if (save->n_chunks > 1)
         touch_all(store, save);
+    histogram_add(&store->durations.saves, clock_now_us() - save->began);
     end(store, save);
 }
 

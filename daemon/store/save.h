@@ -59,6 +59,7 @@ struct save {
     struct list link;  /* owner::saves */
     struct list queue; /* store::saves, ended or reports, by phase */
     uint64_t id;
+    uint64_t began;  /* clock_us */
     uint64_t queued; /* clock_us: deadline in store::saves, since when in store::ended */
     uint32_t request;
     enum save_phase phase;

@@ -176,6 +176,11 @@ void store_look_at_extent(const struct store *store, enum tier_kind tier, uint32
     slots_look(store->slots[tier], extent, look);
 }
 
+const struct store_durations *store_durations(const struct store *store)
+{
+    return &store->durations;
+}
+
 const struct table *store_table(const struct store *store)
 {
     return store->table;

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/base/histogram.h"
 #include "daemon/store/slots.h"
 #include "daemon/store/table.h"
 #include "daemon/tier/move.h"
@@ -509,6 +510,9 @@ struct store_stats {
     uint64_t owners, leases, open_loads, filling_slots, quarantined_slots, pinned_blocks;
     uint64_t moving_blocks; /* now, between tiers */
     uint64_t limited_lookups; /* that a quota of leases has cut */
+    /* Of bytes_saved and bytes_loaded: by owners without a user, which are the daemon's own. */
+    uint64_t own_bytes_saved[TIER_COUNT], own_bytes_loaded[TIER_COUNT];
+    uint64_t bytes_moved[TIER_COUNT]; /* of blocks that were copied to it from the other */
     uint64_t misses, evictions, demotions, failed_demotions, promotions;
     uint64_t saves, aborted_saves, published_blocks, skipped_blocks;
     uint64_t stale_completions, checksum_failures;
@@ -522,6 +526,16 @@ struct store_stats {
 void store_stats(const struct store *store, struct store_stats *stats);
 /* Of those, the hits by tier and then the misses, alone. */
 void store_count_hits(const struct store *store, uint64_t counts[TIER_COUNT + 1]);
+
+/*
+ * How long it took, copies and proof included, of what came to its end: from the call until all was
+ * published; from the answer until the word had arrived or the daemon had copied; and copies
+ * between the tiers, with their wait for others.
+ */
+struct store_durations {
+    struct histogram saves, loads, demotions, promotions;
+};
+const struct store_durations *store_durations(const struct store *store);
 
 /* Checks every invariant (design.md's promises as equalities); a text, or NULL. For tests. */
 const char *store_check(const struct store *store);

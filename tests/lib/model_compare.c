@@ -231,6 +231,7 @@ static void count_move(struct model *m, const struct model_move *move)
     }
     if (m->seen[move->from.tier][move->from.slot].state != SLOT_READY)
         return;
+    m->expected.bytes_moved[to->tier] += m->parts[to->part].layout.block_bytes;
     if (to->tier == TIER_HOST)
         m->expected.demotions++;
     else

@@ -83,6 +83,15 @@ static uint64_t closing_bytes(const struct model *m, enum tier_kind tier)
     return bytes;
 }
 
+static uint64_t count_of(const struct histogram *h)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i <= HISTOGRAM_BOUNDS; i++)
+        n += h->counts[i];
+    return n;
+}
+
 static void compare_counters(struct model *m, const struct store_stats *stats)
 {
     const struct store_stats *e = &m->expected;
@@ -100,10 +109,16 @@ static void compare_counters(struct model *m, const struct store_stats *stats)
                       e->tier_evictions[t] + m->maybe_evicted_from[t]);
         expect_figure(m, "bytes saved", stats->bytes_saved[t], e->bytes_saved[t],
                       e->bytes_saved[t]);
+        expect_figure(m, "bytes moved", stats->bytes_moved[t], e->bytes_moved[t],
+                      e->bytes_moved[t]);
         expect_figure(m, "bytes loaded", stats->bytes_loaded[t], e->bytes_loaded[t],
                       e->bytes_loaded[t] + m->maybe_loaded[t] + closing_bytes(m, t));
         expect_figure(m, "hits", stats->hits[t], e->hits[t], e->hits[t]);
     }
+    expect_figure(m, "durations of demotions", count_of(&store_durations(m->store)->demotions),
+                  e->demotions, e->demotions);
+    expect_figure(m, "durations of promotions", count_of(&store_durations(m->store)->promotions),
+                  e->promotions, e->promotions);
     expect_figure(m, "misses", stats->misses, e->misses, e->misses);
 }
 

@@ -1,6 +1,5 @@
 // Metrics and health over HTTP: a text that keeps the rules of its format, figures that are those
-// of kvcachectl, clients that are slow or hostile and delay nobody, and a health that tells of what
-// does not come back.
+// of kvcachectl, and clients that are slow or hostile and delay nobody.
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <netinet/in.h>
@@ -14,42 +13,15 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/engine.h"
-#include "tests/lib/log_file.h"
-#include "tests/lib/tmpdir.h"
+#include "tests/lib/http.h"
 #include "tests/lib/wait.h"
 
-#define TEXT_MAX    (256u << 10)
 #define METRICS_MAX 256u
 #define SAMPLES_MAX 4096u
 #define CLIENTS     1000
-#define PATIENCE_S  20
+#define BLOCK_BYTES (4096 + 1000 + 8192) // of an engine, without padding
 
-static char page[TEXT_MAX];
-static char *body;
-static int code;
-
-// Of the first daemon of the test, which chose a port itself.
-static in_port_t port_of(void)
-{
-    static char log[16384];
-    struct log_file file;
-    char *at;
-
-    log_file_init(&file, tmpdir_file("kvcached1.log"));
-    log_file_read(&file, log, sizeof(log));
-    at = strstr(log, "url=http://127.0.0.1:");
-    ck_assert_ptr_nonnull(at);
-    return (in_port_t)strtoul(at + strlen("url=http://127.0.0.1:"), NULL, 10);
-}
-
-static struct daemon *start(in_port_t *port)
-{
-    struct daemon *d = daemon_start((const char *[]){"--metrics", "127.0.0.1:0", NULL});
-
-    wait_for(daemon_log_count(d, "url=http://") == 1, ENGINE_MS);
-    *port = port_of();
-    return d;
-}
+static struct http answer;
 
 // Connects, at once or never: who is not accepted yet waits in the kernel.
 static int dial(in_port_t port)
@@ -63,38 +35,9 @@ static int dial(in_port_t port)
     return sock;
 }
 
-static bool ask(in_port_t port, const char *request)
-{
-    const struct timeval patience = {.tv_sec = PATIENCE_S};
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
-    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    size_t n = 0;
-    ssize_t got;
-
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    if (connect(sock, (struct sockaddr *)&at, sizeof(at)) < 0 ||
-        send(sock, request, strlen(request), MSG_NOSIGNAL) < 0) {
-        close(sock);
-        return false;
-    }
-    while (n < sizeof(page) - 1 && (got = recv(sock, page + n, sizeof(page) - 1 - n, 0)) > 0)
-        n += (size_t)got;
-    close(sock);
-    page[n] = '\0';
-    body = strstr(page, "\r\n\r\n");
-    if (body == NULL || sscanf(page, "HTTP/1.1 %d", &code) != 1)
-        return false;
-    body += 4;
-    return true;
-}
-
 static void get(in_port_t port, const char *path)
 {
-    char request[128];
-
-    snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
-    ck_assert(ask(port, request));
+    http_get(port, path, &answer);
 }
 
 // What the format says, and what Prometheus's own checker asks for besides.
@@ -217,9 +160,47 @@ static void check_sample(const char *line)
     ck_assert_msg(strtod(at + 1, &end) >= 0 && *end == '\0' && end > at + 1, "value: %s", line);
 }
 
-static void check_text(const char *text)
+// Buckets that only grow, up to the count.
+static void check_histogram(const char *text, const char *name)
+{
+    char find[128];
+    double last = 0;
+    uint32_t n = 0;
+
+    snprintf(find, sizeof(find), "\n%s_bucket{le=\"", name);
+    for (const char *at = strstr(text, find); at; at = strstr(at + 1, find), n++) {
+        const double here = strtod(strchr(at, ' ') + 1, NULL);
+
+        ck_assert_msg(here >= last, "%s: a bucket has less than the one before", name);
+        last = here;
+    }
+    ck_assert_uint_gt(n, 2);
+    snprintf(find, sizeof(find), "\n%s_bucket{le=\"+Inf\"} ", name);
+    ck_assert_ptr_nonnull(strstr(text, find));
+    snprintf(find, sizeof(find), "\n%s_count ", name);
+    ck_assert_ptr_nonnull(strstr(text, find));
+    ck_assert(strtod(strstr(text, find) + strlen(find), NULL) == last);
+    snprintf(find, sizeof(find), "\n%s_sum ", name);
+    ck_assert_ptr_nonnull(strstr(text, find));
+}
+
+// Prometheus's own judge, where there is one.
+static void check_with_promtool(const char *text)
+{
+    FILE *tool;
+
+    if (system("command -v promtool >/dev/null 2>&1") != 0)
+        return;
+    tool = popen("promtool check metrics", "w");
+    ck_assert_ptr_nonnull(tool);
+    fputs(text, tool);
+    ck_assert_int_eq(pclose(tool), 0);
+}
+
+static void check_text(const char *whole)
 {
     static char line[1024];
+    const char *text = whole;
 
     n_metrics = n_samples = 0;
     ck_assert_msg(ends_in(text, "\n"), "the last line has no end");
@@ -238,25 +219,21 @@ static void check_text(const char *text)
         else
             check_sample(line);
     }
+    for (uint32_t i = 0; i < n_metrics; i++)
+        if (strcmp(metrics[i].type, "histogram") == 0)
+            check_histogram(whole, metrics[i].name);
 }
 
-// The value of a sample, named with its labels.
 static double value(const char *sample)
 {
-    char find[384];
-    const char *at;
-
-    snprintf(find, sizeof(find), "\n%s ", sample);
-    at = strstr(body, find);
-    ck_assert_msg(at != NULL, "no sample %s", sample);
-    return strtod(at + strlen(find), NULL);
+    return http_value(&answer, sample);
 }
 
 static double sum_of(const char *start)
 {
     double sum = 0;
 
-    for (const char *at = strstr(body, start); at != NULL; at = strstr(at + 1, start))
+    for (const char *at = strstr(answer.body, start); at != NULL; at = strstr(at + 1, start))
         sum += strtod(strchr(at, ' ') + 1, NULL);
     return sum;
 }
@@ -272,7 +249,7 @@ START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
     struct engine worker, other;
     struct admin_stats stats;
     in_port_t port;
-    struct daemon *d = start(&port);
+    struct daemon *d = http_daemon(NULL, &port);
 
     engine_open(&worker, daemon_socket(d));
     engine_put(&worker, 1, 10);
@@ -281,9 +258,10 @@ START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
     engine_register(&other, 2);
     ck_assert_uint_eq(engine_lookup(&other, 500, 3), 0);
     get(port, "/metrics");
-    ck_assert_int_eq(code, 200);
-    ck_assert_ptr_nonnull(strstr(page, "Content-Type: text/plain; version=0.0.4"));
-    check_text(body);
+    ck_assert_int_eq(answer.code, 200);
+    ck_assert_ptr_nonnull(strstr(answer.page, "Content-Type: text/plain; version=0.0.4"));
+    check_text(answer.body);
+    check_with_promtool(answer.body);
     ck_assert_uint_gt(n_metrics, 40);
     stats = engine_stats(other.client);
     ck_assert_uint_eq(stats.blocks, 10);
@@ -306,6 +284,9 @@ START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
     ck_assert(value("kvcached_lookup_duration_seconds_bucket{le=\"+Inf\"}") ==
               value("kvcached_lookup_duration_seconds_count"));
     ck_assert(value("kvcached_save_duration_seconds_count") == 1);
+    ck_assert(value("kvcached_save_request_duration_seconds_count") == 1);
+    ck_assert(value("kvcached_load_duration_seconds_count") == 1);
+    ck_assert(value("kvcached_load_duration_seconds_sum") > 0);
     engine_close(&worker);
     engine_close(&other);
     daemon_stop(d);
@@ -317,14 +298,14 @@ START_TEST(evictions_have_reasons_that_sum_up)
     struct engine e;
     struct admin_stats stats;
     in_port_t port;
-    struct daemon *d = start(&port);
+    struct daemon *d = http_daemon(NULL, &port);
 
     engine_open(&e, daemon_socket(d));
     for (uint32_t i = 0; i < 20; i++)
         engine_put_some(&e, 1 + i * 256, 256);
     stats = engine_stats(e.client);
     get(port, "/metrics");
-    check_text(body);
+    check_text(answer.body);
     ck_assert_uint_gt(stats.tiers[0].evictions, 0);
     ck_assert(sum_of("\nkvcached_evictions_total{tier=\"gpu\"") >=
               (double)stats.tiers[0].evictions);
@@ -332,6 +313,12 @@ START_TEST(evictions_have_reasons_that_sum_up)
                   value("kvcached_evictions_total{tier=\"gpu\",reason=\"room\"}") >
               0);
     expect("kvcached_evictions_total{tier=\"gpu\",reason=\"dependent\"}", 0);
+    ck_assert_uint_gt(stats.demotions, 0);
+    ck_assert(value("kvcached_demotions_total") >= (double)stats.demotions);
+    ck_assert(value("kvcached_demote_duration_seconds_count") == value("kvcached_demotions_total"));
+    ck_assert(value("kvcached_path_bytes_total{path=\"gpu_to_host\"}") ==
+              value("kvcached_demotions_total") * BLOCK_BYTES);
+    expect("kvcached_path_bytes_total{path=\"peer_to_host\"}", 0);
     engine_close(&e);
     daemon_stop(d);
 }
@@ -341,7 +328,7 @@ START_TEST(namespaces_have_a_bounded_number_of_samples)
 {
     struct engine e;
     in_port_t port;
-    struct daemon *d = start(&port);
+    struct daemon *d = http_daemon(NULL, &port);
 
     for (uint32_t i = 1; i <= 40; i++) {
         engine_connect(&e, daemon_socket(d), KVC_ROLE_WORKER);
@@ -350,8 +337,8 @@ START_TEST(namespaces_have_a_bounded_number_of_samples)
         engine_close(&e);
     }
     get(port, "/metrics");
-    check_text(body);
-    ck_assert_ptr_nonnull(strstr(body, "namespace=\"other\""));
+    check_text(answer.body);
+    ck_assert_ptr_nonnull(strstr(answer.body, "namespace=\"other\""));
     ck_assert(sum_of("\nkvcached_namespace_used_bytes{") ==
               value("kvcached_tier_used_bytes{tier=\"gpu\"}") +
                   value("kvcached_tier_used_bytes{tier=\"host\"}"));
@@ -362,17 +349,18 @@ END_TEST
 START_TEST(other_paths_and_methods_are_refused)
 {
     in_port_t port;
-    struct daemon *d = start(&port);
+    struct daemon *d = http_daemon(NULL, &port);
 
     get(port, "/");
-    ck_assert_int_eq(code, 404);
+    ck_assert_int_eq(answer.code, 404);
     get(port, "/metrics/../healthz");
-    ck_assert_int_eq(code, 404);
-    ck_assert(ask(port, "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"));
-    ck_assert_int_eq(code, 405);
-    ck_assert(ask(port, "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n"));
-    ck_assert_int_eq(code, 200);
-    ck_assert_str_eq(body, "");
+    ck_assert_int_eq(answer.code, 404);
+    ck_assert(http_ask(port, "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+                       &answer));
+    ck_assert_int_eq(answer.code, 405);
+    ck_assert(http_ask(port, "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n", &answer));
+    ck_assert_int_eq(answer.code, 200);
+    ck_assert_str_eq(answer.body, "");
     daemon_stop(d);
 }
 END_TEST
@@ -409,7 +397,7 @@ START_TEST(slow_and_hostile_clients_delay_no_worker)
     static int socks[CLIENTS];
     struct engine e;
     in_port_t port;
-    struct daemon *d = start(&port);
+    struct daemon *d = http_daemon(NULL, &port);
     int fds;
 
     engine_open(&e, daemon_socket(d));
@@ -426,41 +414,9 @@ START_TEST(slow_and_hostile_clients_delay_no_worker)
     ck_assert_int_le(daemon_fds(d), fds + 8);
     for (int i = 0; i < CLIENTS; i++)
         close(socks[i]);
-    wait_for(ask(port, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n") && code == 200, ENGINE_MS);
-    engine_close(&e);
-    daemon_stop(d);
-}
-END_TEST
-
-static bool health_is(in_port_t port, int wanted)
-{
-    get(port, "/healthz");
-    return code == wanted;
-}
-
-START_TEST(health_tells_of_a_copy_that_hangs)
-{
-    struct engine e;
-    in_port_t port;
-    struct daemon *d = start(&port);
-    uint64_t save;
-
-    engine_lends(true);
-    engine_open(&e, daemon_socket(d));
-    ck_assert(health_is(port, 200));
-    ck_assert_int_eq(strncmp(body, "ok\n", 3), 0);
-    daemon_fault_arm(d, "copier.late", 0, UINT32_MAX);
-    ck_assert_int_eq(engine_try_save(&e, 1, 4, NULL, &save), KVC_OK);
-    wait_for(daemon_fault_fired(d, "copier.late") > 0, ENGINE_MS);
-    ck_assert(health_is(port, 200));
-    daemon_clock_advance(d, 60 * 1000000ull);
-    wait_for(health_is(port, 503), ENGINE_MS);
-    ck_assert_ptr_nonnull(strstr(body, "wrong: a copy for a worker has not ended for 6"));
-    ck_assert_ptr_nonnull(strstr(body, "not well\n"));
-    get(port, "/metrics");
-    ck_assert(value("kvcached_oldest_copy_seconds{of=\"workers\"}") >= 60);
-    daemon_fault_off(d, "copier.late");
-    wait_for(health_is(port, 200), ENGINE_MS);
+    wait_for(http_ask(port, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", &answer) &&
+                 answer.code == 200,
+             ENGINE_MS);
     engine_close(&e);
     daemon_stop(d);
 }
@@ -470,7 +426,7 @@ START_TEST(a_port_that_is_taken_is_a_warning)
 {
     char address[32];
     in_port_t port;
-    struct daemon *first = start(&port), *second;
+    struct daemon *first = http_daemon(NULL, &port), *second;
 
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     second = daemon_start((const char *[]){"--metrics", address, NULL});
@@ -478,7 +434,7 @@ START_TEST(a_port_that_is_taken_is_a_warning)
     wait_for(daemon_log_count(second, "not served") == 1, ENGINE_MS);
     daemon_stop(second);
     get(port, "/healthz");
-    ck_assert_int_eq(code, 200);
+    ck_assert_int_eq(answer.code, 200);
     daemon_stop(first);
 }
 END_TEST
@@ -501,5 +457,4 @@ END_TEST
 CHECK_MAIN("life/metrics", CHECK_LIFE_S, the_text_keeps_the_rules_and_agrees_with_status,
            evictions_have_reasons_that_sum_up, namespaces_have_a_bounded_number_of_samples,
            other_paths_and_methods_are_refused, slow_and_hostile_clients_delay_no_worker,
-           health_tells_of_a_copy_that_hangs, a_port_that_is_taken_is_a_warning,
-           what_is_no_address_is_refused)
+           a_port_that_is_taken_is_a_warning, what_is_no_address_is_refused)
