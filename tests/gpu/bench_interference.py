@@ -10,13 +10,15 @@ chunks of 12 to 16 MiB are saved and loaded in turn, at a steady rate:
     demotion   nothing is saved; the daemon copies blocks from the GPU tier to the host tier, as
                fast as it does
 
-    bench_interference.py [0.5B] [8B] [loop]
+    bench_interference.py [0.5B] [8B] [loop] [worker] [daemon] [demotion] [--rounds N]
 
 Rates take turns, round by round; p50, p95 and p99 are of all rounds' steps, the change is against
-the steps without any copies of the same run.
+the steps without any copies of the same run. Copies begin by the clock, at any time of a step. The
+interval is from one step's beginning to the next one's: what a copy holds up between steps shows
+there and not in the steps. A second table tells steps apart by how many copies began during each.
 """
 
-import sys
+import argparse
 import time
 
 import kit
@@ -79,7 +81,7 @@ class Victim:
     def _step(self, name, context, each):
         torch = self.torch
         if name == "loop":
-            work = torch.zeros(1 << 10 if kit.REHEARSE else 56 << 20, device=kit.DEVICE)
+            work = torch.zeros(1 << 10 if kit.REHEARSE else 28 << 20, device=kit.DEVICE)
 
             def step():
                 for _ in range(100):
@@ -142,49 +144,73 @@ class Victim:
             assert self.loads.pop(0).wait(MS) == []
 
     def steps(self, n, rate=0, until=None):
-        """ms of each step, when each began (of the machine's clock), and the rate reached."""
-        torch, times, begins = self.torch, [], []
+        """Of each step: ms, when it began (of the machine's clock), copies begun; GB/s reached."""
+        torch, times, begins, copies = self.torch, [], [], []
         moved, at = 0, time.perf_counter()
         events = None
         if not kit.REHEARSE:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         while len(times) < n or (until and time.monotonic() < until):
             begins.append(time.monotonic())
+            copies.append(0)
             if events:
                 events[0].record()
             self.step()
             if events:
                 events[1].record()
-            while rate and moved + self.bytes <= rate * UNIT * (time.perf_counter() - at):
-                self._copy()
-                moved += self.bytes
+            while True:
+                if rate and moved + self.bytes <= rate * UNIT * (time.perf_counter() - at):
+                    self._copy()
+                    copies[-1] += 1
+                    moved += self.bytes
+                elif not events or events[1].query():
+                    break
+                elif copies[-1] > 20:  # it cannot be that fast
+                    events[1].synchronize()
             if events:
-                events[1].synchronize()
                 times.append(events[0].elapsed_time(events[1]))
             else:
                 times.append((time.monotonic() - begins[-1]) * 1000)
         reached = moved / (time.perf_counter() - at) / 1e9
-        return times, begins, reached
+        return times, begins, copies, reached
+
+
+class Seen:
+    """The steps at one rate, of all rounds."""
+
+    def __init__(self):
+        self.times, self.intervals, self.copies, self.reached = [], [], [], []
+
+    def add(self, times, begins, copies, reached):
+        self.times += times
+        self.copies += copies
+        self.intervals += [(b - a) * 1000 for a, b in zip(begins, begins[1:])]
+        self.reached.append(reached)
+
+    def by_copies(self):
+        """{copies begun during a step: ms of those steps}"""
+        found = {}
+        for ms, n in zip(self.times, self.copies):
+            found.setdefault(min(n, 4), []).append(ms)
+        return found
 
 
 def by_rate(victim, n, rounds):
-    """{rate: (ms of each step, GB/s reached)}"""
-    found = {rate: ([], []) for rate in RATES}
+    """{rate: Seen}"""
+    found = {rate: Seen() for rate in RATES}
     victim.call("keep")
     for rate in RATES:
         victim.call("steps", n // 4, rate)
     for r in range(rounds):
         for rate in RATES if r % 2 == 0 else reversed(RATES):
-            times, _, reached = victim.call("steps", n, rate)
-            found[rate][0].extend(times)
-            found[rate][1].append(reached)
+            found[rate].add(*victim.call("steps", n, rate))
     return found
 
 
 def demotion(name, rounds):
-    """ms of the steps while the daemon demotes, and without; GB/s."""
+    """The steps without demotion and while the daemon demotes, and its GB/s."""
     size, fill = ("2M", 1 << 20) if kit.REHEARSE else ("12G", 11 << 30)
-    inside, outside, rates = [], [], []
+    inside, outside, rates = Seen(), Seen(), []
     from kvcache_client import Client
 
     arguments = ("--gpu-bytes", size, "--host-bytes", size, "--clean-low", "0%",
@@ -196,7 +222,7 @@ def demotion(name, rounds):
                 d.configure("clean-low", "0%")
                 d.configure("clean-high", "0%")
                 victim.call("fill", fill)
-                outside += victim.call("steps", 5 if kit.REHEARSE else 100)[0]
+                outside.add(*victim.call("steps", 5 if kit.REHEARSE else 100))
                 before = operator.statistics()
                 victim.begin("steps", 1, 0, time.monotonic() + (0.5 if kit.REHEARSE else 1.5))
                 time.sleep(0.3)
@@ -209,48 +235,82 @@ def demotion(name, rounds):
                     if figures["demotions"] > seen:
                         seen, end = figures["demotions"], time.monotonic()
                     time.sleep(0.002)
-                times, begins, _ = victim.end()
-                inside += [t for t, b in zip(times, begins) if begin < b and b + t / 1000 < end]
+                steps = [
+                    s for s in zip(*victim.end()[:3]) if begin < s[1] and s[1] + s[0] / 1000 < end
+                ]
+                if steps:
+                    inside.add(*zip(*steps), 0)
                 used = figures["tiers.host.used_bytes"] - before["tiers.host.used_bytes"]
                 rates.append(used / max(end - begin, 1e-6) / 1e9)
     return outside, inside, rates
 
 
-def row(name, what, asked, reached, times, base):
-    if not times:
-        return [name, what, asked, reached] + ["-"] * 5 + ["0"]
-    cells = [f"{kit.quantile(times, q):.3f}" for q in (0.5, 0.95, 0.99)]
+def row(name, what, asked, reached, seen, base):
+    if not seen.times:
+        return [name, what, asked, reached] + ["-"] * 7 + ["0"]
+    cells = [f"{kit.quantile(seen.times, q):.3f}" for q in (0.5, 0.95, 0.99)]
     change = [
-        f"{(kit.quantile(times, q) / kit.quantile(base, q) - 1) * 100:+.1f} %" for q in (0.5, 0.99)
+        f"{(kit.quantile(seen.times, q) / kit.quantile(base.times, q) - 1) * 100:+.1f} %"
+        for q in (0.5, 0.99)
     ]
-    return [name, what, asked, reached, *cells, *change, len(times)]
+    between = kit.median(seen.intervals) / kit.median(base.intervals) - 1
+    mean = sum(seen.intervals) / len(seen.intervals)
+    change += [f"{mean:.3f}", f"{between * 100:+.1f} %"]
+    return [name, what, asked, reached, *cells, *change, len(seen.times)]
+
+
+def measure(name, copy, rounds, rows, details):
+    n = 20 if kit.REHEARSE else 1000 if name == "0.5B" else 200
+    room = "64M" if kit.REHEARSE else "8G"
+    with Daemon("--gpu-bytes", room, "--host-bytes", "0") as d:
+        with Remote(Victim, name, d.socket, copy) as victim:
+            found = by_rate(victim, n, rounds)
+    for rate, seen in found.items():
+        rows.append(row(name, copy, rate, f"{kit.median(seen.reached):.1f}", seen, found[0]))
+        for copies, times in sorted(seen.by_copies().items()):
+            details.append([name, copy, rate, f"{copies}{'+' if copies == 4 else ''}",
+                            f"{len(times) / len(seen.times) * 100:.1f} %",
+                            *(f"{kit.quantile(times, q):.3f}" for q in (0.1, 0.5, 0.9, 0.99))])
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="*", help="0.5B, 8B, loop; worker, daemon, demotion")
+    parser.add_argument("--rounds", type=int, default=2)
+    arguments = parser.parse_args()
+    names = [w for w in arguments.what if w in ("0.5B", "8B", "loop", "tiny")]
+    ways = [w for w in arguments.what if w in ("worker", "daemon", "demotion")]
+    if len(names) + len(ways) != len(arguments.what):
+        parser.error("unknown: " + " ".join(set(arguments.what) - set(names) - set(ways)))
+    return (names or (["tiny", "loop"] if kit.REHEARSE else ["0.5B", "8B", "loop"]),
+            ways or ["worker", "daemon", "demotion"], arguments.rounds)
 
 
 def main():
+    names, ways, rounds = parse()
     kit.need_gpus()
-    names = sys.argv[1:] or (["tiny", "loop"] if kit.REHEARSE else ["0.5B", "8B", "loop"])
-    rows = []
+    rows, details = [], []
     for name in names:
-        n, rounds = (20, 2) if kit.REHEARSE else {"0.5B": (1000, 4)}.get(name, (200, 2))
-        for copy in ("worker", "daemon"):
-            room = "64M" if kit.REHEARSE else "8G"
+        for way in ways:
             try:
-                with Daemon("--gpu-bytes", room, "--host-bytes", "0") as d:
-                    with Remote(Victim, name, d.socket, copy) as victim:
-                        found = by_rate(victim, n, rounds)
+                if way == "demotion":
+                    outside, inside, rates = demotion(name, 1 if kit.REHEARSE else rounds)
+                    rows.append(row(name, "none", 0, "0.0", outside, outside))
+                    rows.append(row(name, way, "all", f"{kit.median(rates):.1f}", inside, outside))
+                else:
+                    measure(name, way, rounds, rows, details)
             except Waived as reason:
-                print(f"  {name}: {reason}")
-                continue
-            for rate, (times, reached) in found.items():
-                rows.append(row(name, copy, rate, f"{kit.median(reached):.1f}", times, found[0][0]))
-        outside, inside, rates = demotion(name, 1 if kit.REHEARSE else 3)
-        rows.append(row(name, "none", 0, "0.0", outside, outside))
-        rows.append(row(name, "demotion", "all", f"{kit.median(rates):.1f}", inside, outside))
+                print(f"  {name}, {way}: {reason}")
     kit.table(
         f"steps of a decode loop, ms (batch {BATCH}, context {CONTEXT}); {kit.machine()}",
         ["victim", "who copies", "GB/s", "reached", "p50", "p95", "p99", "p50 change",
-         "p99 change", "steps"],
+         "p99 change", "mean interval", "its p50 change", "steps"],
         rows,
+    )
+    kit.table(
+        "the same steps, by how many copies began during each, ms",
+        ["victim", "who copies", "GB/s", "copies", "of the steps", "p10", "p50", "p90", "p99"],
+        details,
     )
 
 
