@@ -26,6 +26,8 @@ struct process {
     uv_poll_t poll;
     int pidfd;
     struct ucred cred;
+    gid_t *groups; /* supplementary ones */
+    size_t n_groups;
     bool gone;
     process_gone_cb *cb;
     void *arg;
@@ -130,6 +132,21 @@ bool process_peer(int sock, struct ucred *peer)
     return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, peer, &len) == 0;
 }
 
+/* The kernel says how much room the list needs. Without an answer there are none. */
+static kvc_status read_groups(struct process *p, int sock)
+{
+    socklen_t len = 0;
+
+    if (getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, NULL, &len) == 0 || errno != ERANGE)
+        return KVC_OK;
+    p->groups = mem_array(len / sizeof(gid_t) + 1, sizeof(gid_t));
+    if (p->groups == NULL)
+        return KVC_E_NO_MEMORY;
+    if (getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, p->groups, &len) == 0)
+        p->n_groups = len / sizeof(gid_t);
+    return KVC_OK;
+}
+
 kvc_status process_open(uv_loop_t *loop, int sock, process_gone_cb *gone, void *arg,
                         struct process **process)
 {
@@ -144,7 +161,9 @@ kvc_status process_open(uv_loop_t *loop, int sock, process_gone_cb *gone, void *
         status = KVC_E_SYSTEM;
         goto free_process;
     }
-    status = open_pidfd(sock, p->cred.pid, &p->pidfd);
+    status = read_groups(p, sock);
+    if (status == KVC_OK)
+        status = open_pidfd(sock, p->cred.pid, &p->pidfd);
     if (status != KVC_OK)
         goto free_process;
     if (fault_fires("process.poll") || uv_poll_init(loop, &p->poll, p->pidfd) < 0) {
@@ -162,6 +181,7 @@ kvc_status process_open(uv_loop_t *loop, int sock, process_gone_cb *gone, void *
 close_pidfd:
     fd_close(p->pidfd);
 free_process:
+    mem_free(p->groups);
     mem_free(p);
     return status;
 }
@@ -171,6 +191,7 @@ static void close_cb(uv_handle_t *handle)
     struct process *p = container_of((uv_poll_t *)handle, struct process, poll);
 
     fd_close(p->pidfd);
+    mem_free(p->groups);
     mem_free(p);
 }
 
@@ -188,6 +209,15 @@ pid_t process_pid(const struct process *process)
 uid_t process_uid(const struct process *process)
 {
     return process->cred.uid;
+}
+
+bool process_has_group(const struct process *process, gid_t gid)
+{
+    bool found = process->cred.gid == gid;
+
+    for (size_t i = 0; i < process->n_groups && !found; i++)
+        found = process->groups[i] == gid;
+    return found;
 }
 
 /* Once the process has ended, its pid may be another's. */

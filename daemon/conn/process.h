@@ -36,6 +36,8 @@ void process_close(struct process *process);
 
 pid_t process_pid(const struct process *process); /* 0: not visible from here */
 uid_t process_uid(const struct process *process);
+/* Its group when it connected, or one of its supplementary ones. */
+bool process_has_group(const struct process *process, gid_t gid);
 /*
  * Clock ticks since boot, field 22 of /proc/PID/stat; with the pid it names a process for ever.
  * Read when it is asked for; 0 when the process has ended.
