@@ -18,7 +18,7 @@ struct option {
     bool runtime;
     size_t offset; /* of its field in struct config */
     const char *preset;
-    uint64_t min, max; /* of numbers */
+    uint64_t min, max; /* of numbers; of lists, max is the size of the field */
     const char *const *choices;
     const char *value; /* its name in --help */
     const char *help;
@@ -37,16 +37,20 @@ static const char *const origins[] = {"default", "file", "environment", "argumen
 #define HOUR        3600000u
 
 static const struct option options[] = {
-    {"socket", VALUE_TEXT, START, FIELD(socket), "/run/kvcached/kvcached.sock", 0, 0, NULL, "PATH",
-     "where to listen; PATH.lock keeps a second daemon away"},
+    {"socket", VALUE_LIST, START, FIELD(sockets), "/run/kvcached/kvcached.sock", 0,
+     CONFIG_SOCKETS_TEXT_MAX, NULL, "SOCKET",
+     "where to listen: PATH, tenant=, namespaces=, roles=, mode=, group=; may be given again"},
     {"socket-mode", VALUE_MODE, START, FIELD(socket_mode), "0660", 0, 0777, NULL, "MODE",
-     "permissions of the socket file, octal"},
+     "permissions of socket files without mode=, octal"},
+    {"allow", VALUE_LIST, RUNTIME, FIELD(allow), "", 0, CONFIG_ALLOW_TEXT_MAX, NULL, "RULE",
+     "who may be what: uid:N, gid:N or *, roles=, tenant=, socket=; may be given again"},
     {"device", VALUE_CHOICE, START, FIELD(device), "auto", 0, UINT64_MAX, devices, "NAME",
      "auto, host (memory of this machine in place of a GPU) or cuda"},
     {"gpus", VALUE_TEXT, START, FIELD(gpus), "first", 0, 0, NULL, "LIST",
      "which GPUs: first (that the driver shows), all, or UUIDs (GPU-...) with commas between"},
     {"gpu-memory", VALUE_CHOICE, START, FIELD(gpu_memory), "auto", 0, UINT64_MAX, memories, "KIND",
-     "how workers get it: vmm (descriptors), legacy (handles; no block larger than an extent), auto"},
+     "how workers get it: vmm (descriptors), legacy (handles; no block larger than an extent), "
+     "auto"},
     {"gpu-bytes", VALUE_SIZE, START, FIELD(gpu_bytes), "256M", 0, UINT64_MAX, NULL, "SIZE",
      "memory of the GPU tier, on each GPU; 0: none"},
     {"host-bytes", VALUE_SIZE, START, FIELD(host_bytes), "1G", 0, UINT64_MAX, NULL, "SIZE",
@@ -67,8 +71,8 @@ static const struct option options[] = {
      "N", "thread blocks of a copy by the daemon on a GPU, at most; 0: what was measured at start"},
     {"tenant-shares", VALUE_TEXT, START, FIELD(tenant_shares), "*=100%", 0, 0, NULL, "LIST",
      "most of each tier for tenants: uid:1000=25%,uid:1001=4G/16G,*=50%"},
-    {"namespace-quota", VALUE_QUOTAS, RUNTIME, FIELD(namespace_quota), "", 0, 0, NULL, "QUOTA",
-     "DIGEST or default, gpu=SIZE, host=SIZE, leases=N; may be given again"},
+    {"namespace-quota", VALUE_LIST, RUNTIME, FIELD(namespace_quota), "", 0, CONFIG_QUOTA_TEXT_MAX,
+     NULL, "QUOTA", "DIGEST or default, gpu=SIZE, host=SIZE, leases=N; may be given again"},
     {"drain-time", VALUE_TIME, RUNTIME, FIELD(drain_ms), "5s", 0, HOUR, NULL, "TIME",
      "SIGTERM waits this long for what is in flight"},
     {"peers", VALUE_TEXT, START, FIELD(peers), "none", 0, 0, NULL, "LIST",
@@ -100,6 +104,10 @@ static const struct option options[] = {
 #define OPTIONS (sizeof(options) / sizeof(options[0]))
 
 _Static_assert(OPTIONS <= CONFIG_ROWS_MAX, "more options than origins");
+_Static_assert(CONFIG_SOCKETS_TEXT_MAX <= CONFIG_LIST_TEXT_MAX &&
+                   CONFIG_ALLOW_TEXT_MAX <= CONFIG_LIST_TEXT_MAX &&
+                   CONFIG_QUOTA_TEXT_MAX <= CONFIG_LIST_TEXT_MAX,
+               "a list is longer than the longest");
 
 bool config_explain(char *why, const char *format, ...)
 {
@@ -160,28 +168,42 @@ static bool set_number(const struct option *o, const char *value, uint64_t *fiel
     return true;
 }
 
-/* Adds to what there is, if the field is not empty. */
-static bool set_quotas(const struct option *o, const char *value, char *field, char *why)
+/* Whether all that a list was given so far can be read. */
+static bool check_list(const struct option *o, const char *text, char *why)
 {
-    struct config_quota quotas[CONFIG_QUOTAS_MAX];
-    char text[CONFIG_QUOTA_TEXT_MAX];
-    uint32_t n;
+    switch (o->offset) {
+    case FIELD(sockets):
+        return config_sockets_check(text, why);
+    case FIELD(allow):
+        return config_allow_check(text, why);
+    default:
+        return config_quotas_check(text, why);
+    }
+}
 
-    if ((size_t)snprintf(text, sizeof(text), "%s%s%s", field, *field && *value ? "; " : "",
-                         value) >= sizeof(text))
-        return config_explain(why, "%s: more than %u bytes", o->name, CONFIG_QUOTA_TEXT_MAX - 1);
-    if (!config_quotas_parse(text, quotas, &n, why))
+/* Adds to what there is, or begins anew. */
+static bool add_to_list(const struct option *o, const char *value, bool anew, char *field,
+                        char *why)
+{
+    const char *before = anew ? "" : field;
+    char text[CONFIG_LIST_TEXT_MAX];
+
+    if ((size_t)snprintf(text, sizeof(text), "%s%s%s", before, *before && *value ? "; " : "",
+                         value) >= o->max)
+        return config_explain(why, "%s: more than %" PRIu64 " bytes", o->name, o->max - 1);
+    if (!check_list(o, text, why))
         return false;
     strcpy(field, text);
     return true;
 }
 
-static bool set(struct config *config, const struct option *o, const char *value, char *why)
+static bool set(struct config *config, const struct option *o, const char *value, bool anew,
+                char *why)
 {
     void *field = (char *)config + o->offset;
 
-    if (o->kind == VALUE_QUOTAS)
-        return set_quotas(o, value, field, why);
+    if (o->kind == VALUE_LIST)
+        return add_to_list(o, value, anew, field, why);
     return o->kind == VALUE_TEXT ? set_text(o, value, field, why)
                                  : set_number(o, value, field, why);
 }
@@ -216,9 +238,8 @@ bool config_set(struct config *config, const char *name, const char *value,
     if (i == OPTIONS)
         return config_unknown("option", name, why);
     /* A list adds up in one place; a later place, or a change at run time, begins it anew. */
-    if (config_is_list(i) && (config->origins[i] != origin || origin == CONFIG_RUNTIME))
-        ((char *)config)[options[i].offset] = '\0';
-    if (!set(config, &options[i], value, why))
+    if (!set(config, &options[i], value, config->origins[i] != origin || origin == CONFIG_RUNTIME,
+             why))
         return false;
     config->origins[i] = (uint8_t)origin;
     return true;
@@ -230,12 +251,12 @@ void config_init(struct config *config)
 
     memset(config, 0, sizeof(*config));
     for (size_t i = 0; i < OPTIONS; i++)
-        set(config, &options[i], options[i].preset, why);
+        set(config, &options[i], options[i].preset, true, why);
 }
 
 bool config_is_list(size_t i)
 {
-    return options[i].kind == VALUE_QUOTAS;
+    return options[i].kind == VALUE_LIST;
 }
 
 size_t config_count(void)
@@ -250,7 +271,8 @@ void config_get(const struct config *config, size_t i, struct config_entry *entr
     entry->name = o->name;
     entry->origin = origins[config->origins[i]];
     entry->runtime = o->runtime;
-    entry->value = o->kind == VALUE_TEXT || o->kind == VALUE_QUOTAS
+    entry->tells = o->kind == VALUE_LIST || o->offset == FIELD(tenant_shares);
+    entry->value = o->kind == VALUE_TEXT || o->kind == VALUE_LIST
                        ? (const char *)config + o->offset
                        : value_format(o->kind, *number(config, o), o->choices, entry->text);
 }
@@ -264,7 +286,7 @@ void config_adopt(struct config *config, const struct config *fresh, char *diffe
         const struct option *o = &options[i];
         struct config_entry now, then;
 
-        if (o->kind == VALUE_QUOTAS) {
+        if (o->kind == VALUE_LIST && o->runtime) {
             strcpy((char *)config + o->offset, (const char *)fresh + o->offset);
             config->origins[i] = fresh->origins[i];
             continue;
@@ -327,6 +349,7 @@ bool config_check(const struct config *config, char *why)
     const bool gpu_is_memory = config->device != CONFIG_DEVICE_CUDA;
     char gpu[VALUE_TEXT_MAX], host[VALUE_TEXT_MAX];
     struct store_share shares[CONFIG_SHARES_MAX];
+    struct config_access access;
     uint32_t n_shares;
     uint64_t wanted;
 
@@ -348,7 +371,8 @@ bool config_check(const struct config *config, char *why)
                               config->metrics);
     if (config->clean_low > config->clean_high)
         return config_explain(why, "clean-low is more than clean-high");
-    return config_shares(config->tenant_shares, shares, &n_shares, why) &&
+    return config_access_parse(config->sockets, config->allow, &access, why) &&
+           config_shares(config->tenant_shares, shares, &n_shares, why) &&
            check_quotas(config, why);
 }
 

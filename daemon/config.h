@@ -11,12 +11,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "daemon/config_access.h"
 #include "daemon/config_quota.h"
 #include "daemon/config_value.h"
 
 #define CONFIG_TEXT_MAX 256u
 #define CONFIG_WHY_MAX  640u
-#define CONFIG_ROWS_MAX 48u
+#define CONFIG_ROWS_MAX 48u /* of the table of options */
 
 /* Where a value comes from; a later one in this order wins. */
 enum config_origin {
@@ -30,13 +31,13 @@ enum config_origin {
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_HOST, CONFIG_DEVICE_CUDA };
 
 struct config {
-    char socket[CONFIG_TEXT_MAX];
+    char sockets[CONFIG_SOCKETS_TEXT_MAX], allow[CONFIG_ALLOW_TEXT_MAX];
     uint64_t socket_mode;
     uint64_t device; /* enum config_device */
     char gpus[CONFIG_TEXT_MAX];
-    uint64_t gpu_memory; /* of device_cuda_choice */
+    uint64_t gpu_memory;            /* of device_cuda_choice */
     uint64_t gpu_bytes, host_bytes; /* the first of each GPU */
-    uint64_t log_level; /* enum log_level */
+    uint64_t log_level;             /* enum log_level */
     uint64_t lease_ms, save_proof_ms, promotion_ms, drain_ms;
     uint64_t clean_low, clean_high; /* per mille */
     uint64_t moving_bytes;
@@ -71,6 +72,7 @@ struct config_entry {
     const char *name, *origin;
     const char *value;
     bool runtime; /* can change without a restart */
+    bool tells;   /* of tenants, hence for operators only */
     char text[VALUE_TEXT_MAX];
 };
 size_t config_count(void);

@@ -1,35 +1,15 @@
 #include "daemon/config_quota.h"
 
-#include <ctype.h>
 #include <string.h>
 
 #include "daemon/config.h"
 
 #define NAME "namespace-quota"
 
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)tolower((unsigned char)c);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool parse_digest(const char *word, struct config_quota *quota)
 {
     quota->all = strcmp(word, "default") == 0;
-    if (quota->all)
-        return true;
-    if (strlen(word) != 2 * (size_t)KVC_NAMESPACE_BYTES)
-        return false;
-    for (size_t i = 0; i < KVC_NAMESPACE_BYTES; i++) {
-        int high = hex(word[2 * i]), low = hex(word[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return false;
-        quota->digest[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
+    return quota->all || value_parse_digest(word, quota->digest);
 }
 
 /* One of "gpu=4G", "host=4G", "leases=100". */
@@ -108,4 +88,12 @@ bool config_quotas_parse(const char *text, struct config_quota *quotas, uint32_t
     }
     *ret = n;
     return true;
+}
+
+bool config_quotas_check(const char *text, char *why)
+{
+    struct config_quota quotas[CONFIG_QUOTAS_MAX];
+    uint32_t n;
+
+    return config_quotas_parse(text, quotas, &n, why);
 }

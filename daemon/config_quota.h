@@ -28,5 +28,7 @@ struct config_quota {
  * says in one line what is wrong with which.
  */
 bool config_quotas_parse(const char *text, struct config_quota *quotas, uint32_t *n, char *why);
+/* Only whether it can be read. */
+bool config_quotas_check(const char *text, char *why);
 
 #endif

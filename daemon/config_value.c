@@ -19,7 +19,7 @@ const char *value_form(enum value_kind kind)
 {
     switch (kind) {
     case VALUE_TEXT:
-    case VALUE_QUOTAS:
+    case VALUE_LIST:
         return "a text";
     case VALUE_COUNT:
         return "digits";
@@ -96,7 +96,7 @@ bool value_parse(enum value_kind kind, const char *text, const char *const *choi
 
     switch (kind) {
     case VALUE_TEXT:
-    case VALUE_QUOTAS:
+    case VALUE_LIST:
         return false;
     case VALUE_COUNT:
         ok = read_digits(&text, 10, &number) && *text == '\0';
@@ -122,6 +122,28 @@ bool value_parse(enum value_kind kind, const char *text, const char *const *choi
     return ok;
 }
 
+static int hex(char c)
+{
+    if (isdigit((unsigned char)c))
+        return c - '0';
+    c = (char)tolower((unsigned char)c);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool value_parse_digest(const char *text, uint8_t digest[KVC_NAMESPACE_BYTES])
+{
+    if (strlen(text) != 2 * (size_t)KVC_NAMESPACE_BYTES)
+        return false;
+    for (size_t i = 0; i < KVC_NAMESPACE_BYTES; i++) {
+        const int high = hex(text[2 * i]), low = hex(text[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return false;
+        digest[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
 /* In the largest unit that leaves no rest. */
 static void format_units(uint64_t value, const struct unit *units, char *buffer)
 {
@@ -138,7 +160,7 @@ const char *value_format(enum value_kind kind, uint64_t value, const char *const
 {
     switch (kind) {
     case VALUE_TEXT:
-    case VALUE_QUOTAS:
+    case VALUE_LIST:
         buffer[0] = '\0';
         break;
     case VALUE_COUNT:

@@ -9,9 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/limits.h"
+
 enum value_kind {
     VALUE_TEXT,   /* kept as it is; no number */
-    VALUE_QUOTAS, /* likewise; config_quota.h says of what form */
+    VALUE_LIST,   /* likewise; may be given several times, and is joined by "; " */
     VALUE_COUNT,  /* "64" */
     VALUE_SIZE,   /* bytes: "256M", K M G T are powers of 1024 */
     VALUE_TIME,   /* milliseconds: "500ms", "30s", "10m", "1h" */
@@ -28,6 +30,9 @@ const char *value_form(enum value_kind kind);
 /* false: it is not of that kind. choices: NULL-terminated, for VALUE_CHOICE. */
 bool value_parse(enum value_kind kind, const char *text, const char *const *choices,
                  uint64_t *value);
+
+/* 64 hex digits; false: it is something else. */
+bool value_parse_digest(const char *text, uint8_t digest[KVC_NAMESPACE_BYTES]);
 
 /* The text that reads as this value, exact; points into buffer or the choices. */
 const char *value_format(enum value_kind kind, uint64_t value, const char *const *choices,

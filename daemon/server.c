@@ -12,13 +12,14 @@
 #include "daemon/base/guard.h"
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
+#include "daemon/base/mem.h"
 #include "daemon/config_shares.h"
-#include "daemon/conn/endpoint.h"
 #include "daemon/conn/watch.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/peer/peer.h"
 #include "daemon/service.h"
 #include "daemon/setup.h"
+#include "daemon/sockets.h"
 #include "daemon/tier/copier.h"
 #include "daemon/tier/mover.h"
 #include "daemon/tier/populate.h"
@@ -37,7 +38,8 @@ struct server {
     uint64_t drain_until_us;
     bool draining;
     struct service *service;
-    struct endpoint *endpoint;
+    struct config_access access;
+    struct sockets sockets;
     struct tier *tiers[TIER_COUNT];
     struct mover *mover;
     struct copier *copier;
@@ -88,22 +90,14 @@ static int choose_device(struct server *s)
     return 0;
 }
 
-static int open_endpoint(struct server *s)
+static int open_sockets(struct server *s)
 {
-    char why[ENDPOINT_WHY_MAX];
+    char why[CONFIG_WHY_MAX];
     kvc_status status = KVC_E_INVALID;
-    int sock;
 
-    if (!service_take_socket(s->service, &sock, why))
-        goto refuse;
-    if (sock >= 0) {
-        log_info("main", "the socket is the service manager's");
-        status = endpoint_adopt(sock, &s->endpoint, why);
-    } else {
+    if (config_access_parse(s->config->sockets, s->config->allow, &s->access, why))
         status =
-            endpoint_open(s->config->socket, (mode_t)s->config->socket_mode, &s->endpoint, why);
-    }
-refuse:
+            sockets_open(&s->sockets, &s->access, (mode_t)s->config->socket_mode, s->service, why);
     if (status != KVC_OK)
         log_error("main", "cannot start: %s", why);
     return status == KVC_OK ? 0 : -1;
@@ -180,10 +174,27 @@ static void limit_copies(struct server *s)
                                                (uint32_t)s->config->copy_thread_blocks);
 }
 
+/* The sockets stay, so a rule may name one that there is only after a restart. */
+static void apply_access(struct server *s)
+{
+    struct config_access *fresh = mem_alloc(sizeof(*fresh));
+    char why[CONFIG_WHY_MAX] = "out of memory";
+
+    if (fresh != NULL && config_access_parse(s->config->sockets, s->config->allow, fresh, why)) {
+        s->access = *fresh;
+        api_set_access(s->api, &s->access.access);
+    } else {
+        log_error("main", "who may do what stays as it was: %s", why);
+    }
+    mem_free(fresh);
+}
+
 /* Puts into force what can change at run time. */
 static void apply(struct server *s)
 {
     const struct store_tuning values = tuning(s->config);
+
+    apply_access(s);
 
     if (apply_quotas(s) != KVC_OK)
         log_error("main", "quotas stay as they were: out of memory");
@@ -208,6 +219,7 @@ static void settings_get(void *ctx, size_t i, struct api_setting *setting)
     setting->name = entry.name;
     setting->origin = entry.origin;
     setting->runtime = entry.runtime;
+    setting->tells = entry.tells;
     snprintf(setting->value, sizeof(setting->value), "%s", entry.value);
 }
 
@@ -395,7 +407,7 @@ static void signal_cb(uv_signal_t *handle, int number)
     service_stopping(s->service);
     s->drain_until_us = clock_now_us() + s->config->drain_ms * CLOCK_MS_US;
     api_stop(s->api);
-    endpoint_hide(s->endpoint);
+    sockets_hide(&s->sockets);
     uv_timer_start(&s->drain, drain_cb, 0, DRAIN_LOOK_MS);
 }
 
@@ -409,6 +421,16 @@ static int open_loop(struct server *s)
     uv_signal_init(&s->loop, &s->hangup);
     s->terminate.data = s->interrupt.data = s->hangup.data = s;
     return 0;
+}
+
+static kvc_status serve_doors(struct server *s)
+{
+    int socks[ACCESS_DOORS_MAX];
+
+    for (uint32_t i = 0; i < s->sockets.n; i++)
+        socks[i] = endpoint_socket(s->sockets.endpoints[i]);
+    api_set_access(s->api, &s->access.access);
+    return api_serve(s->api, s->store, s->tiers, socks);
 }
 
 static int serve(struct server *s)
@@ -429,7 +451,7 @@ static int serve(struct server *s)
         goto unblock;
     }
     /* The last that can fail: who is let in is served. */
-    status = api_serve(s->api, s->store, s->tiers, endpoint_socket(s->endpoint));
+    status = serve_doors(s);
     if (status != KVC_OK)
         cannot("listening", status);
 unblock:
@@ -517,7 +539,7 @@ static void close_parts(struct server *s)
         tier_destroy(s->tiers[t]);
     if (!hangs) /* else the end of the process is the only thing that frees it */
         s->device.close(&s->device);
-    endpoint_close(s->endpoint);
+    sockets_close(&s->sockets);
     if (uv_loop_close(&s->loop) != 0)
         assert(!"a handle is left open");
     uv_library_shutdown();
@@ -544,12 +566,12 @@ int server_run(struct config *config, const struct config_source *source, uint64
         s.device.close(&s.device);
         goto close_service;
     }
-    if (open_endpoint(&s) < 0 || open_store(&s) < 0 || serve(&s) < 0)
+    if (open_sockets(&s) < 0 || open_store(&s) < 0 || serve(&s) < 0)
         goto close;
     open_metrics(&s);
     log_info("main",
              "ready version=%s socket=%s device=%s gpu_bytes=%s host_bytes=%s start_us=%llu",
-             KVC_BUILD_VERSION, config->socket, s.device.name,
+             KVC_BUILD_VERSION, s.access.sockets[0].path, s.device.name,
              value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_GPU]), NULL, gpu),
              value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_HOST]), NULL, host),
              (unsigned long long)(clock_now_us() - started_us));

@@ -28,7 +28,9 @@ struct service {
     int notify; /* -1: nobody wants to know */
     struct sockaddr_un manager;
     socklen_t manager_len;
-    int n_passed; /* still its own */
+    int first_passed, n_passed; /* still its own */
+    char *names;                /* of all that were passed, with colons between; or NULL */
+    const char *next_name;
 
     uint64_t watchdog_us; /* 0: none */
     bool watching;
@@ -90,22 +92,31 @@ static void open_notify(struct service *s, const char *name)
 kvc_status service_open(struct service **ret)
 {
     struct service *s = mem_zalloc(sizeof(*s));
-    const char *name = getenv("NOTIFY_SOCKET");
+    const char *name = getenv("NOTIFY_SOCKET"), *names;
     const bool any_fds = getenv("LISTEN_PID") != NULL;
     uint64_t passed;
 
     if (s == NULL)
         return KVC_E_NO_MEMORY;
     s->notify = -1;
+    s->first_passed = FIRST_FD;
     if (name != NULL && name[0] != '\0')
         open_notify(s, name);
     unsetenv("NOTIFY_SOCKET");
     s->watchdog_us = take_number("WATCHDOG_USEC", "WATCHDOG_PID");
     passed = take_number("LISTEN_FDS", "LISTEN_PID");
-    unsetenv("LISTEN_FDNAMES");
     s->n_passed = any_fds && passed < PASSED_MAX ? (int)passed : 0;
     for (int i = 0; i < s->n_passed; i++)
         fcntl(FIRST_FD + i, F_SETFD, FD_CLOEXEC);
+    names = getenv("LISTEN_FDNAMES");
+    if (names != NULL && s->n_passed > 0) {
+        s->next_name = s->names = mem_strdup(names);
+        if (s->names == NULL) {
+            service_close(s);
+            return KVC_E_NO_MEMORY;
+        }
+    }
+    unsetenv("LISTEN_FDNAMES");
     *ret = s;
     return KVC_OK;
 }
@@ -119,21 +130,33 @@ static bool is_packet_socket(int fd)
            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_SEQPACKET;
 }
 
-bool service_take_socket(struct service *s, int *sock, char *why)
+uint32_t service_passed(const struct service *s)
 {
-    const int n = s->n_passed;
+    return (uint32_t)s->n_passed;
+}
 
-    if (n > 1) {
-        snprintf(why, SERVICE_WHY_MAX, "the service manager passed %d sockets, one is expected", n);
-        return false;
-    }
-    if (n == 1 && !is_packet_socket(FIRST_FD)) {
+static void take_name(struct service *s, char name[SERVICE_NAME_MAX])
+{
+    const char *end;
+
+    name[0] = '\0';
+    if (s->next_name == NULL)
+        return;
+    end = strchrnul(s->next_name, ':');
+    snprintf(name, SERVICE_NAME_MAX, "%.*s", (int)(end - s->next_name), s->next_name);
+    s->next_name = *end == ':' ? end + 1 : NULL;
+}
+
+bool service_take_socket(struct service *s, int *sock, char name[SERVICE_NAME_MAX], char *why)
+{
+    if (!is_packet_socket(s->first_passed)) {
         snprintf(why, SERVICE_WHY_MAX,
                  "what the service manager passed is no unix socket for sequential packets");
         return false;
     }
-    *sock = n == 1 ? FIRST_FD : -1;
-    s->n_passed = 0;
+    take_name(s, name);
+    *sock = s->first_passed++;
+    s->n_passed--;
     return true;
 }
 
@@ -229,7 +252,8 @@ void service_close(struct service *s)
     if (s == NULL)
         return;
     for (int i = 0; i < s->n_passed; i++) /* nobody took them */
-        fd_close(FIRST_FD + i);
+        fd_close(s->first_passed + i);
+    mem_free(s->names);
     fd_reset(&s->notify);
     mem_free(s);
 }

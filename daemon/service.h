@@ -15,17 +15,21 @@
 
 #define SERVICE_WHY_MAX    160u
 #define SERVICE_STATUS_MAX 512u
+#define SERVICE_NAME_MAX   256u
 
 struct service;
 
 /* From the environment, out of which it takes what is meant for this process alone. */
 kvc_status service_open(struct service **service);
 
+/* How many descriptors of the manager's are still to be taken. */
+uint32_t service_passed(const struct service *service);
 /*
- * The socket that the manager made for the daemon, the caller's from then on; -1: it made none.
- * false, and why (SERVICE_WHY_MAX bytes): what it passed is not one SOCK_SEQPACKET socket.
+ * The next of them, a SOCK_SEQPACKET socket and the caller's from then on, with the name that the
+ * manager has for it ("": none). false, and why (SERVICE_WHY_MAX bytes): it is something else.
  */
-bool service_take_socket(struct service *service, int *sock, char *why);
+bool service_take_socket(struct service *service, int *sock, char name[SERVICE_NAME_MAX],
+                         char *why);
 
 /* States. status is a line for people. */
 void service_ready(struct service *service, const char *status);

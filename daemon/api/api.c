@@ -146,8 +146,38 @@ bool api_hangs(const struct api *api)
     return hangs;
 }
 
+void api_set_access(struct api *api, const struct access *access)
+{
+    struct session *s;
+
+    api->access = *access;
+    list_for_each(s, &api->sessions, link)
+        session_judge(s);
+}
+
+/* When one cannot be opened, the others are closed with the api. */
+static kvc_status open_doors(struct api *api, const int socks[ACCESS_DOORS_MAX])
+{
+    kvc_status status = KVC_OK;
+
+    for (uint32_t i = 0; i < api->access.n_doors && status == KVC_OK; i++) {
+        api->doors[i].api = api;
+        status = listener_open(api->config.loop, socks[i], session_accept, &api->doors[i],
+                               &api->doors[i].listener);
+    }
+    return status;
+}
+
+static void close_doors(struct api *api)
+{
+    for (uint32_t i = 0; i < api->access.n_doors; i++) {
+        listener_close(api->doors[i].listener);
+        api->doors[i].listener = NULL;
+    }
+}
+
 kvc_status api_serve(struct api *api, struct store *store, struct tier *const tiers[TIER_COUNT],
-                     int sock)
+                     const int socks[ACCESS_DOORS_MAX])
 {
     kvc_status status = wake_create(api->config.loop, store, &api->wake);
 
@@ -162,7 +192,7 @@ kvc_status api_serve(struct api *api, struct store *store, struct tier *const ti
         status = start_errands(api);
     if (status != KVC_OK)
         return status;
-    return listener_open(api->config.loop, sock, session_accept, api, &api->listener);
+    return open_doors(api, socks);
 }
 
 void api_stop(struct api *api)
@@ -172,8 +202,7 @@ void api_stop(struct api *api)
     if (api->stopping)
         return;
     api->stopping = true;
-    listener_close(api->listener);
-    api->listener = NULL;
+    close_doors(api);
     list_for_each(s, &api->sessions, link)
         if (s->state == SESSION_OPEN)
             session_notice(s, WIRE_STOPPING, codec_empty(api->codec));
@@ -220,9 +249,7 @@ void api_destroy(struct api *api)
     if (api == NULL)
         return;
     assert(api->n_connections == 0 && (api->n_pieces == 0 || api_hangs(api)));
-    if (api->listener != NULL)
-        listener_close(api->listener);
-    api->listener = NULL;
+    close_doors(api);
     wake_close(api->wake);
     silence_close(api->silence);
     watches_close(api->watches);

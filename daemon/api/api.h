@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "daemon/api/access.h"
 #include "daemon/base/histogram.h"
 #include "daemon/peer/peer.h"
 #include "daemon/store/store.h"
@@ -27,6 +28,7 @@ struct msg_stats_reply;
 struct api_setting {
     const char *name, *origin;
     bool runtime; /* can change without a restart */
+    bool tells;   /* of tenants, hence for operators only */
     char value[256];
 };
 struct api_settings {
@@ -53,11 +55,17 @@ void api_set_peers(struct api *api, struct peers *peers);
 struct store_events api_store_events(struct api *api);
 
 /*
- * Begins to accept on a bound socket, which stays the caller's. Store and tiers (NULL where there
- * is none) stay until api_destroy.
+ * Begins to accept on bound sockets, which stay the caller's: one for each door of the access that
+ * was set. Store and tiers (NULL where there is none) stay until api_destroy.
  */
 kvc_status api_serve(struct api *api, struct store *store, struct tier *const tiers[TIER_COUNT],
-                     int sock);
+                     const int socks[ACCESS_DOORS_MAX]);
+
+/*
+ * Who may do what from now on. Doors do not change after api_serve. A session that the rules would
+ * not let in as it is, in its tenant and its role, is cut.
+ */
+void api_set_access(struct api *api, const struct access *access);
 
 /* Accepts no more, tells every session, and refuses requests that begin something. */
 void api_stop(struct api *api);

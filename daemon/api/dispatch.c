@@ -4,16 +4,17 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 
-#define ROLE(r) (1u << (r))
-#define W       ROLE(STORE_ROLE_WORKER)
-#define R       ROLE(STORE_ROLE_READER)
-#define S       ROLE(STORE_ROLE_SCHEDULER)
-#define ALL     (W | R | S | ROLE(STORE_ROLE_OPERATOR))
+#define W   ACCESS_ROLE(STORE_ROLE_WORKER)
+#define R   ACCESS_ROLE(STORE_ROLE_READER)
+#define S   ACCESS_ROLE(STORE_ROLE_SCHEDULER)
+#define O   ACCESS_ROLE(STORE_ROLE_OPERATOR)
+#define ALL (W | R | S | O)
 
 enum flag {
     BEGINS = 1 << 0,   /* begins something: refused while the daemon stops */
     NO_REPLY = 1 << 1, /* a refusal is counted and not told */
     FDS = 1 << 2,      /* descriptors may come with it */
+    OPERATES = 1 << 3, /* concerns others, if an operator asks: it must have been granted that */
 };
 
 struct route {
@@ -45,11 +46,11 @@ static const struct route routes[] = {
     {WIRE_RESUME, W | R, 0, memory_resume},
     {WIRE_NUDGE, W | R, NO_REPLY, load_nudge},
     {WIRE_STATS, ALL, 0, inspect_stats},
-    {WIRE_PIN, W | S | ROLE(STORE_ROLE_OPERATOR), 0, flush_pin},
-    {WIRE_FLUSH, W | S | ROLE(STORE_ROLE_OPERATOR), 0, flush_flush},
-    {WIRE_QUOTA, ROLE(STORE_ROLE_OPERATOR), 0, quota_quota},
+    {WIRE_PIN, W | S | O, OPERATES, flush_pin},
+    {WIRE_FLUSH, W | S | O, OPERATES, flush_flush},
+    {WIRE_QUOTA, O, OPERATES, quota_quota},
     {WIRE_LIST, ALL, 0, list_list},
-    {WIRE_CONFIG, ROLE(STORE_ROLE_OPERATOR), 0, settings_config},
+    {WIRE_CONFIG, O, OPERATES, settings_config},
     {WIRE_WATCH, ALL, 0, watch_watch},
     {WIRE_PING, ALL, 0, inspect_ping},
     {WIRE_REPORT, W | R, NO_REPLY, load_report},
@@ -90,8 +91,10 @@ static kvc_status handle(struct session *s, const struct route *route,
 {
     if (route->handle == NULL)
         return refuse(why, KVC_E_UNSUPPORTED, "not done by this daemon", "%s", "");
-    if (s->state == SESSION_OPEN && !(route->roles & ROLE(s->role)))
+    if (s->state == SESSION_OPEN && !(route->roles & ACCESS_ROLE(s->role)))
         return refuse(why, KVC_E_DENIED, "not for sessions of this role", "%s", "");
+    if ((route->flags & OPERATES) && s->role == STORE_ROLE_OPERATOR && !session_is_operator(s))
+        return refuse(why, KVC_E_DENIED, "only for those who may be operators here", "%s", "");
     if ((route->flags & BEGINS) && s->api->stopping)
         return refuse(why, KVC_E_STOPPING, "the daemon is shutting down", "%s", "");
     return route->handle(s, request, why);

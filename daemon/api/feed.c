@@ -80,12 +80,15 @@ static bool is_for(const struct feed *feed, const struct table *table,
                    const struct feed_reader *reader, const struct entry *entry)
 {
     const struct table_part *part = table_part(table, entry->part);
+    const uint8_t *digest;
 
     if (entry->serial != feed->serials[entry->part] ||
         (reader->tenant != TABLE_NONE && part->tenant != reader->tenant))
         return false;
-    return !reader->has_digest || memcmp(table_namespace(table, part->namespace_)->digest,
-                                         reader->digest, KVC_NAMESPACE_BYTES) == 0;
+    digest = table_namespace(table, part->namespace_)->digest;
+    if (reader->door != NULL && !access_has_namespace(reader->door, digest))
+        return false;
+    return !reader->has_digest || memcmp(digest, reader->digest, KVC_NAMESPACE_BYTES) == 0;
 }
 
 /* Names a part in the reply; false: there are too many. */

@@ -6,6 +6,7 @@
 #ifndef KVC_API_FEED_H
 #define KVC_API_FEED_H
 
+#include "daemon/api/access.h"
 #include "daemon/conn/message.h"
 #include "daemon/store/store.h"
 
@@ -20,7 +21,8 @@ uint64_t feed_last(const struct feed *feed); /* 0: there was none yet */
 /* How far a reader has come, and what it may see and wants to. */
 struct feed_reader {
     uint64_t after;
-    uint32_t tenant; /* TABLE_NONE: all */
+    uint32_t tenant;                /* TABLE_NONE: all */
+    const struct access_door *door; /* whose namespaces it may see; NULL: all */
     bool has_digest;
     uint8_t digest[KVC_NAMESPACE_BYTES];
 };

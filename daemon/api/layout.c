@@ -56,6 +56,9 @@ kvc_status layout_register(struct session *s, const struct request *request, str
     struct msg_register_reply reply;
     kvc_status status = check_register(r, why);
 
+    /* Before anything is looked for: the answer is the same whether it exists or not. */
+    if (status == KVC_OK && !access_has_namespace(session_door(s), r->namespace_digest.data))
+        return refuse(why, KVC_E_DENIED, "not a namespace of this socket", "namespace_digest");
     if (status == KVC_OK)
         status = check_size(s, r, why);
     if (status == KVC_OK)

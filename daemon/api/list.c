@@ -23,9 +23,14 @@ struct source {
     bool by_namespace, by_key; /* what a page of it can leave out */
 };
 
+bool list_may_name(const struct session *asks, const uint8_t digest[KVC_NAMESPACE_BYTES])
+{
+    return session_is_operator(asks) || access_has_namespace(session_door(asks), digest);
+}
+
 bool list_may_see(const struct session *asks, const char *tenant)
 {
-    return session_is_trusted(asks) || strcmp(asks->tenant, tenant) == 0;
+    return session_is_operator(asks) || strcmp(asks->grant.tenant, tenant) == 0;
 }
 
 static const char *state_name(const struct session *s)
@@ -35,6 +40,18 @@ static const char *state_name(const struct session *s)
 
 static const char *const role_names[] = {"none", "worker", "reader", "scheduler", "operator"};
 
+/* What it is allowed; a worker may be all but an operator. */
+static void write_roles(uint32_t roles, char text[VALUE_BYTES])
+{
+    const bool worker = (roles & ACCESS_WORKER) == ACCESS_WORKER;
+
+    snprintf(text, VALUE_BYTES, "%s%s%s%s", worker ? ",worker" : "",
+             !worker && (roles & ACCESS_READER) ? ",reader" : "",
+             !worker && (roles & ACCESS_SCHEDULER) ? ",scheduler" : "",
+             (roles & ACCESS_OPERATOR) ? ",operator" : "");
+    memmove(text, text + 1, strlen(text));
+}
+
 static bool next_client(const struct session *asks, uint64_t after, struct row *row)
 {
     char(*t)[VALUE_BYTES] = row->text;
@@ -42,7 +59,7 @@ static bool next_client(const struct session *asks, uint64_t after, struct row *
 
     list_for_each(s, &asks->api->sessions, link)
         if (s->state != SESSION_NEW && owner_id(s->owner) > after &&
-            list_may_see(asks, s->tenant) &&
+            list_may_see(asks, s->grant.tenant) &&
             (best == NULL || owner_id(s->owner) < owner_id(best->owner)))
             best = s;
     if (best == NULL)
@@ -52,7 +69,7 @@ static bool next_client(const struct session *asks, uint64_t after, struct row *
     snprintf(t[0], VALUE_BYTES, "%" PRIu64, row->id);
     snprintf(t[1], VALUE_BYTES, "%d", (int)process_pid(s->process));
     snprintf(t[2], VALUE_BYTES, "%u", process_uid(s->process));
-    snprintf(t[3], VALUE_BYTES, "%s", s->tenant);
+    snprintf(t[3], VALUE_BYTES, "%s", s->grant.tenant);
     snprintf(t[4], VALUE_BYTES, "%s", role_names[s->role]);
     snprintf(t[5], VALUE_BYTES, "%s", s->name);
     snprintf(t[6], VALUE_BYTES, "%s", state_name(s));
@@ -60,6 +77,7 @@ static bool next_client(const struct session *asks, uint64_t after, struct row *
     snprintf(t[8], VALUE_BYTES, "%" PRIu64, s->requests);
     snprintf(t[9], VALUE_BYTES, "%" PRIu64,
              s->connection != NULL ? (uint64_t)connection_queued_bytes(s->connection) : 0);
+    write_roles(s->grant.roles, t[10]);
     return true;
 }
 
@@ -103,7 +121,7 @@ static bool next_namespace(const struct session *asks, uint64_t after, struct ro
         if (ns->used != ROW_USED)
             continue;
         tenant = table_tenant(table, ns->tenant)->name;
-        if (!list_may_see(asks, tenant))
+        if (!list_may_see(asks, tenant) || !list_may_name(asks, ns->digest))
             continue;
         for (uint32_t p = 1; p < TABLE_PARTS && table_part(table, p)->used != ROW_NEVER; p++)
             parts +=
@@ -130,13 +148,13 @@ static bool next_quarantine(const struct session *asks, uint64_t after, struct r
 
         after = q.save;
         /* One of the daemon's own waits for a peer's endpoint to close: no session has it. */
-        if (s == NULL || !list_may_see(asks, s->tenant))
+        if (s == NULL || !list_may_see(asks, s->grant.tenant))
             continue;
         row->id = q.save;
         snprintf(t[0], VALUE_BYTES, "%" PRIu64, q.save);
         snprintf(t[1], VALUE_BYTES, "%" PRIu64, owner_id(q.owner));
         snprintf(t[2], VALUE_BYTES, "%d", (int)process_pid(s->process));
-        snprintf(t[3], VALUE_BYTES, "%s", s->tenant);
+        snprintf(t[3], VALUE_BYTES, "%s", s->grant.tenant);
         snprintf(t[4], VALUE_BYTES, "%s", s->name);
         snprintf(t[5], VALUE_BYTES, "%s", state_name(s));
         snprintf(t[6], VALUE_BYTES, "%u", q.part);
@@ -154,7 +172,7 @@ static bool next_peer(const struct session *asks, uint64_t after, struct row *ro
     char(*t)[VALUE_BYTES] = row->text;
     struct peers_row peer;
 
-    if (asks->api->peers == NULL || !session_is_trusted(asks) ||
+    if (asks->api->peers == NULL || !session_is_operator(asks) ||
         !peers_row(asks->api->peers, (uint32_t)after, &peer))
         return false;
     row->id = after + 1;
@@ -176,7 +194,7 @@ static bool next_peer(const struct session *asks, uint64_t after, struct row *ro
 static const struct source sources[] = {
     {.what = "clients",
      .columns = {"session", "pid", "uid", "tenant", "role", "name", "state", "connected_ms",
-                 "requests", "queued_bytes"},
+                 "requests", "queued_bytes", "may_be"},
      .next = next_client},
     {.what = "namespaces",
      .columns = {"namespace", "tenant", "name", "epoch", "parts", "gpu_bytes", "gpu_quota",

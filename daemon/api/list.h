@@ -21,8 +21,10 @@ struct list_walk {
     const char *key_prefix;          /* lower case; "": all */
 };
 
-/* Root and the daemon's own user see everybody, others only who shares their tenant. */
+/* Operators see everybody, others only who shares their tenant. */
 bool list_may_see(const struct session *asks, const char *tenant);
+/* What a door does not let through is not there for who came through it. */
+bool list_may_name(const struct session *asks, const uint8_t digest[KVC_NAMESPACE_BYTES]);
 /* That, of the tenant of a part, and the part's namespace is not left out. */
 bool list_may_see_part(const struct list_walk *walk, uint32_t part);
 

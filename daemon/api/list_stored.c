@@ -28,12 +28,13 @@ bool list_may_see_part(const struct list_walk *walk, uint32_t part)
 {
     const struct table *table = store_table(walk->asks->api->store);
     const struct table_part *record = table_part(table, part);
+    const uint8_t *digest = table_namespace(table, record->namespace_)->digest;
 
-    if (!list_may_see(walk->asks, table_tenant(table, record->tenant)->name))
+    if (!list_may_see(walk->asks, table_tenant(table, record->tenant)->name) ||
+        !list_may_name(walk->asks, digest))
         return false;
     return walk->namespace_digest == NULL ||
-           memcmp(table_namespace(table, record->namespace_)->digest, walk->namespace_digest,
-                  KVC_NAMESPACE_BYTES) == 0;
+           memcmp(digest, walk->namespace_digest, KVC_NAMESPACE_BYTES) == 0;
 }
 
 static const char *place(const struct store_block *block)
@@ -124,11 +125,11 @@ enum store_walk list_walk_leases(struct list_walk *walk, struct row *row)
         if (found != STORE_WALK_FOUND)
             return found;
         s = owner_user(lease.owner);
-    } while (s == NULL || !list_may_see(walk->asks, s->tenant));
+    } while (s == NULL || !list_may_see_part(walk, lease.part));
     TEXT(t[0], "%" PRIu64, lease.lease);
     TEXT(t[1], "%" PRIu64, owner_id(lease.owner));
     TEXT(t[2], "%d", (int)process_pid(s->process));
-    TEXT(t[3], "%s", s->tenant);
+    TEXT(t[3], "%s", s->grant.tenant);
     TEXT(t[4], "%s", s->name);
     TEXT(t[5], "%u", lease.part);
     TEXT(t[6], "%u", lease.parts);

@@ -47,11 +47,40 @@ void session_refuse(struct session *s, uint32_t seq, kvc_status status, const st
     send_body(s, WIRE_ERROR, seq, codec_error(s->api->codec, &error));
 }
 
-bool session_is_trusted(const struct session *s)
+bool session_is_operator(const struct session *s)
 {
-    const uid_t uid = process_uid(s->process);
+    return (s->grant.roles & ACCESS_OPERATOR) != 0;
+}
 
-    return uid == 0 || uid == geteuid();
+const struct access_door *session_door(const struct session *s)
+{
+    return &s->api->access.doors[s->door];
+}
+
+void session_retry_doors(struct api *api)
+{
+    for (uint32_t i = 0; i < api->access.n_doors; i++)
+        if (api->doors[i].listener != NULL)
+            listener_retry(api->doors[i].listener);
+}
+
+/* Whoever is let in may look at what is its own; that is what operators without the grant do. */
+static bool may_be(const struct access_grant *grant, uint32_t role)
+{
+    return role == STORE_ROLE_OPERATOR || (grant->roles & ACCESS_ROLE(role)) != 0;
+}
+
+void session_judge(struct session *s)
+{
+    struct access_grant grant;
+
+    if (s->state != SESSION_OPEN || s->connection == NULL)
+        return;
+    if (access_judge(&s->api->access, s->door, s->process, &grant) && may_be(&grant, s->role) &&
+        strcmp(grant.tenant, s->grant.tenant) == 0)
+        s->grant = grant;
+    else
+        connection_cut(s->connection, "what it is is not allowed any more");
 }
 
 void session_free(struct session *s)
@@ -62,8 +91,7 @@ void session_free(struct session *s)
     process_close(s->process);
     list_remove(&s->link);
     mem_free(s);
-    if (api->listener != NULL)
-        listener_retry(api->listener);
+    session_retry_doors(api);
 }
 
 void session_gone(struct gone_process *process)
@@ -85,9 +113,10 @@ static void process_and_connection_ended(struct session *s)
 static void connection_ended(void *arg)
 {
     struct session *s = arg;
+    struct api *api = s->api; /* which outlives it */
 
     s->connection = NULL;
-    s->api->n_connections--;
+    api->n_connections--;
     log_debug("api", "disconnected pid=%d session=%llu", (int)process_pid(s->process),
               (unsigned long long)(s->owner != NULL ? owner_id(s->owner) : 0));
     if (s->state == SESSION_NEW) {
@@ -105,8 +134,7 @@ static void connection_ended(void *arg)
     memory_forget_session(s);
     if (process_is_gone(s->process))
         process_and_connection_ended(s);
-    if (s->api->listener != NULL)
-        listener_retry(s->api->listener);
+    session_retry_doors(api);
 }
 
 /* What the process had sent before it ended counts, so the socket is read to its end first. */
@@ -126,26 +154,36 @@ static const struct connection_events events = {
 };
 
 /* With no descriptor left for the pidfd, the listener's spare one is for it. */
-static kvc_status open_process(struct api *api, int sock, struct session *s)
+static kvc_status open_process(const struct api_door *door, int sock, struct session *s)
 {
-    kvc_status status = process_open(api->config.loop, sock, process_gone, s, &s->process);
+    uv_loop_t *loop = door->api->config.loop;
+    kvc_status status = process_open(loop, sock, process_gone, s, &s->process);
 
-    if (status == KVC_E_NO_FDS && listener_spend_spare(api->listener))
-        status = process_open(api->config.loop, sock, process_gone, s, &s->process);
+    if (status == KVC_E_NO_FDS && listener_spend_spare(door->listener))
+        status = process_open(loop, sock, process_gone, s, &s->process);
     return status;
+}
+
+/* Of one uid, and not, like containers, each behind a door of its own tenant. */
+static bool is_same_user(const struct session *other, const struct ucred *peer, uint32_t door)
+{
+    const struct access_door *doors = other->api->access.doors;
+
+    return process_uid(other->process) == peer->uid &&
+           strcmp(doors[other->door].tenant, doors[door].tenant) == 0;
 }
 
 /*
  * Who opens connections without end, or without HELLO, leaves descriptors for other users. Asked
  * first of all: who is refused costs next to nothing.
  */
-static bool is_one_too_many(const struct api *api, const struct ucred *peer)
+static bool is_one_too_many(const struct api *api, const struct ucred *peer, uint32_t door)
 {
     const struct session *other;
     uint32_t users = 0, own = 0;
 
     list_for_each(other, &api->sessions, link) {
-        const bool same = other->connection != NULL && process_uid(other->process) == peer->uid;
+        const bool same = other->connection != NULL && is_same_user(other, peer, door);
 
         users += same;
         own += same && process_pid(other->process) == peer->pid;
@@ -156,18 +194,20 @@ static bool is_one_too_many(const struct api *api, const struct ucred *peer)
 
 void session_accept(void *arg, int sock)
 {
-    struct api *api = arg;
+    struct api_door *door = arg;
+    struct api *api = door->api;
     struct session *s = NULL;
     kvc_status status = KVC_E_LIMIT;
     struct ucred peer;
 
-    if (process_peer(sock, &peer) && is_one_too_many(api, &peer))
+    if (process_peer(sock, &peer) && is_one_too_many(api, &peer, (uint32_t)(door - api->doors)))
         goto refuse;
     status = KVC_E_NO_MEMORY;
     s = mem_zalloc(sizeof(*s));
     if (s == NULL)
         goto refuse;
     s->api = api;
+    s->door = (uint32_t)(door - api->doors);
     list_init(&s->link);
     list_init(&s->aborts);
     list_init(&s->memories);
@@ -177,7 +217,7 @@ void session_accept(void *arg, int sock)
     copier_queue_init(&s->copies);
     list_init(&s->on_gpu.link);
     s->connected_us = clock_now_us();
-    status = open_process(api, sock, s);
+    status = open_process(door, sock, s);
     if (status != KVC_OK)
         goto free_session;
     status = connection_open(&api->hub, sock, &events, s, &s->connection);
@@ -213,6 +253,17 @@ static kvc_status read_devices(const struct msg_hello *hello, struct owner_ident
     identity->n_devices = (uint32_t)(uuids.len / KVC_UUID_BYTES);
     if (uuids.len > 0)
         memcpy(identity->devices, uuids.data, uuids.len);
+    return KVC_OK;
+}
+
+/* Before anything is made for it. */
+static kvc_status ask_for_role(const struct session *s, uint32_t role, struct access_grant *grant,
+                               struct refusal *why)
+{
+    if (!access_judge(&s->api->access, s->door, s->process, grant))
+        return refuse(why, KVC_E_DENIED, "nobody that may use this socket", "%s", "");
+    if (!may_be(grant, role))
+        return refuse(why, KVC_E_DENIED, "not a role that it may have here", "role");
     return KVC_OK;
 }
 
@@ -259,10 +310,12 @@ static kvc_status open_owner(struct session *s, const struct msg_hello *hello, s
         .pid = process_pid(s->process),
         .start_time = process_start_time(s->process),
     };
-    char tenant[KVC_NAME_MAX + 1];
+    struct access_grant grant;
     kvc_status status;
 
-    status = read_devices(hello, &identity, why);
+    status = ask_for_role(s, hello->role, &grant, why);
+    if (status == KVC_OK)
+        status = read_devices(hello, &identity, why);
     if (status != KVC_OK)
         return status;
     if (identity.n_devices > 0 && s->api->gone == NULL) {
@@ -270,8 +323,8 @@ static kvc_status open_owner(struct session *s, const struct msg_hello *hello, s
                  identity.n_devices, s->api->config.device->name);
         identity.n_devices = 0;
     }
-    snprintf(tenant, sizeof(tenant), "uid:%u", process_uid(s->process));
-    status = store_tenant(s->api->store, tenant, process_uid(s->process), &identity.tenant);
+    status = store_tenant(s->api->store, grant.tenant,
+                          grant.is_named ? UINT32_MAX : process_uid(s->process), &identity.tenant);
     if (status != KVC_OK)
         return refuse(why, status, "no room for another tenant", "%s", "");
     status = store_owner_open(s->api->store, &identity, s, &s->owner);
@@ -284,7 +337,7 @@ static kvc_status open_owner(struct session *s, const struct msg_hello *hello, s
         watch_devices(s, &identity);
     snprintf(s->name, sizeof(s->name), "%s", hello->name);
     snprintf(s->build, sizeof(s->build), "%s", hello->build);
-    snprintf(s->tenant, sizeof(s->tenant), "%s", tenant);
+    s->grant = grant;
     return KVC_OK;
 }
 
@@ -298,7 +351,7 @@ static void reply_hello(struct session *s, uint32_t seq, int page)
         .secret = owner_secret(s->owner),
         .boot_epoch = api->config.boot_epoch,
         .device = api->config.device->name,
-        .tenant = s->tenant,
+        .tenant = s->grant.tenant,
         .build = KVC_BUILD_VERSION,
         .page = page >= 0,
         .lease_ms_max = api->config.lease_ms_max,

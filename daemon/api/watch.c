@@ -168,13 +168,13 @@ static bool wait(struct watches *watches, struct session *s, const struct reques
     return true;
 }
 
-/* Operators that are trusted see everybody's, others those of their tenant. */
+/* Operators that may be that see everybody's, others those of their tenant. */
 static kvc_status read_request(const struct session *s, const struct msg_watch *watch,
                                struct feed_reader *reader, bool *news, struct refusal *why)
 {
     const struct api *api = s->api;
     const uint64_t last = feed_last(api->watches->feed);
-    const bool all = s->role == STORE_ROLE_OPERATOR && session_is_trusted(s);
+    const bool all = s->role == STORE_ROLE_OPERATOR && session_is_operator(s);
     const bool other = watch->boot_epoch != 0 && watch->boot_epoch != api->config.boot_epoch;
 
     if (watch->namespace_digest.len != 0 && watch->namespace_digest.len != KVC_NAMESPACE_BYTES)
@@ -188,6 +188,7 @@ static kvc_status read_request(const struct session *s, const struct msg_watch *
                  : other       ? 0
                                : watch->after,
         .tenant = all ? TABLE_NONE : owner_tenant(s->owner),
+        .door = all ? NULL : session_door(s),
         .has_digest = watch->namespace_digest.len > 0,
     };
     if (reader->has_digest)

@@ -130,7 +130,7 @@ static kvc_status remove_stale(struct endpoint *e, char *why)
     return KVC_OK;
 }
 
-static kvc_status bind_socket(struct endpoint *e, mode_t mode, char *why)
+static kvc_status bind_socket(struct endpoint *e, mode_t mode, gid_t group, char *why)
 {
     const char *path = e->address.sun_path;
     mode_t mask;
@@ -149,8 +149,9 @@ static kvc_status bind_socket(struct endpoint *e, mode_t mode, char *why)
     umask(mask);
     if (rc < 0)
         return explain(why, KVC_E_SYSTEM, "cannot bind %s: %s", path, strerror(errno));
-    if (chmod(path, mode) < 0 || lstat(path, &e->file) < 0) {
-        explain(why, KVC_E_SYSTEM, "cannot set the mode of %s: %s", path, strerror(errno));
+    if ((group != (gid_t)-1 && lchown(path, (uid_t)-1, group) < 0) || chmod(path, mode) < 0 ||
+        lstat(path, &e->file) < 0) {
+        explain(why, KVC_E_SYSTEM, "cannot set group and mode of %s: %s", path, strerror(errno));
         unlink(path);
         return KVC_E_SYSTEM;
     }
@@ -158,7 +159,8 @@ static kvc_status bind_socket(struct endpoint *e, mode_t mode, char *why)
     return KVC_OK;
 }
 
-kvc_status endpoint_open(const char *path, mode_t mode, struct endpoint **endpoint, char *why)
+kvc_status endpoint_open(const char *path, mode_t mode, gid_t group, struct endpoint **endpoint,
+                         char *why)
 {
     const size_t len = strlen(path);
     struct endpoint *e;
@@ -185,7 +187,7 @@ kvc_status endpoint_open(const char *path, mode_t mode, struct endpoint **endpoi
     status = remove_stale(e, why);
     if (status != KVC_OK)
         goto unlock;
-    status = bind_socket(e, mode, why);
+    status = bind_socket(e, mode, group, why);
     if (status != KVC_OK)
         goto unlock;
     *endpoint = e;

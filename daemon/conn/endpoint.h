@@ -16,10 +16,11 @@ struct endpoint;
 
 /*
  * Takes the lock, removes a socket file that nobody listens at, and binds a SOCK_SEQPACKET socket
- * of that mode; it does not listen yet. On an error why (ENDPOINT_WHY_MAX bytes) has one line for
- * people, and everything is as it was.
+ * of that mode and group ((gid_t)-1: its own); it does not listen yet. On an error why
+ * (ENDPOINT_WHY_MAX bytes) has one line for people, and everything is as it was.
  */
-kvc_status endpoint_open(const char *path, mode_t mode, struct endpoint **endpoint, char *why);
+kvc_status endpoint_open(const char *path, mode_t mode, gid_t group, struct endpoint **endpoint,
+                         char *why);
 
 /*
  * The same for a SOCK_SEQPACKET socket that a service manager has bound, and that is the endpoint's

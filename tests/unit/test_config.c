@@ -160,7 +160,7 @@ START_TEST(test_defaults)
     struct config config;
 
     config_init(&config);
-    ck_assert_str_eq(config.socket, "/run/kvcached/kvcached.sock");
+    ck_assert_str_eq(config.sockets, "/run/kvcached/kvcached.sock");
     ck_assert_uint_eq(config.socket_mode, 0660);
     ck_assert_uint_eq(config.device, CONFIG_DEVICE_AUTO);
     ck_assert_uint_eq(config.gpu_bytes, 256ull << 20);
@@ -260,7 +260,7 @@ START_TEST(test_arguments)
     ck_assert_int_eq(load(&config, argv, NULL, why), CONFIG_RUN);
     ck_assert_uint_eq(config.gpu_bytes, 48u << 20); // the later one wins
     ck_assert_uint_eq(config.host_bytes, 64u << 20);
-    ck_assert_str_eq(config.socket, "/s");
+    ck_assert_str_eq(config.sockets, "/s");
     ck_assert_uint_eq(config.log_level, LOG_LEVEL_DEBUG);
     ck_assert_int_eq(load(&config, (char *[]){"kvcached", "--help", NULL}, NULL, why), CONFIG_HELP);
     ck_assert_int_eq(load(&config, (char *[]){"kvcached", "--version", NULL}, NULL, why),

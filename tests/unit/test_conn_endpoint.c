@@ -15,6 +15,8 @@
 #include "tests/lib/proc.h"
 #include "tests/lib/tmpdir.h"
 
+#define OWN_GROUP ((gid_t)-1)
+
 static char why[ENDPOINT_WHY_MAX];
 
 static bool exists(const char *path)
@@ -30,7 +32,7 @@ START_TEST(test_open_and_close)
     struct endpoint *e;
     struct stat st;
 
-    ck_assert_int_eq(endpoint_open(path, 0640, &e, why), KVC_OK);
+    ck_assert_int_eq(endpoint_open(path, 0640, OWN_GROUP, &e, why), KVC_OK);
     ck_assert_int_eq(stat(path, &st), 0);
     ck_assert(S_ISSOCK(st.st_mode));
     ck_assert_uint_eq(st.st_mode & 0777, 0640);
@@ -49,16 +51,16 @@ START_TEST(test_one_at_a_time)
     const char *path = tmpdir_file("s");
     struct endpoint *a, *b = NULL;
 
-    ck_assert_int_eq(endpoint_open(path, 0600, &a, why), KVC_OK);
+    ck_assert_int_eq(endpoint_open(path, 0600, OWN_GROUP, &a, why), KVC_OK);
     // It has not called listen() yet: it is not stale all the same.
-    ck_assert_int_eq(endpoint_open(path, 0600, &b, why), KVC_E_BUSY);
+    ck_assert_int_eq(endpoint_open(path, 0600, OWN_GROUP, &b, why), KVC_E_BUSY);
     ck_assert_ptr_null(b);
     ck_assert_ptr_nonnull(strstr(why, "another daemon is running"));
     ck_assert(exists(path));
     endpoint_hide(a);
-    ck_assert_int_eq(endpoint_open(path, 0600, &b, why), KVC_E_BUSY);
+    ck_assert_int_eq(endpoint_open(path, 0600, OWN_GROUP, &b, why), KVC_E_BUSY);
     endpoint_close(a);
-    ck_assert_int_eq(endpoint_open(path, 0600, &b, why), KVC_OK);
+    ck_assert_int_eq(endpoint_open(path, 0600, OWN_GROUP, &b, why), KVC_OK);
     endpoint_close(b);
 }
 END_TEST
@@ -70,14 +72,14 @@ START_TEST(test_foreign_file_is_left_alone)
     struct endpoint *e;
     int fd;
 
-    ck_assert_int_eq(endpoint_open(path, 0600, &e, why), KVC_OK);
+    ck_assert_int_eq(endpoint_open(path, 0600, OWN_GROUP, &e, why), KVC_OK);
     ck_assert_int_eq(unlink(path), 0);
     fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert_int_ge(fd, 0);
     close(fd);
     endpoint_close(e);
     ck_assert(exists(path));
-    ck_assert_int_eq(endpoint_open(path, 0600, &e, why), KVC_E_INVALID);
+    ck_assert_int_eq(endpoint_open(path, 0600, OWN_GROUP, &e, why), KVC_E_INVALID);
     ck_assert(!exists(tmpdir_file("s.lock")));
 }
 END_TEST
@@ -88,7 +90,7 @@ START_TEST(test_a_link_is_no_lock)
     struct endpoint *e;
 
     ck_assert_int_eq(symlink(tmpdir_file("victim"), tmpdir_file("s.lock")), 0);
-    ck_assert_int_eq(endpoint_open(path, 0600, &e, why), KVC_E_SYSTEM);
+    ck_assert_int_eq(endpoint_open(path, 0600, OWN_GROUP, &e, why), KVC_E_SYSTEM);
     ck_assert(!exists(tmpdir_file("victim")));
     ck_assert(!exists(path));
 }
@@ -98,12 +100,12 @@ START_TEST(test_failures_leave_nothing)
 {
     struct endpoint *e = NULL;
 
-    ck_assert_int_eq(endpoint_open("", 0600, &e, why), KVC_E_INVALID);
+    ck_assert_int_eq(endpoint_open("", 0600, OWN_GROUP, &e, why), KVC_E_INVALID);
     fault_arm("endpoint.socket", 0, 1);
-    ck_assert_int_eq(endpoint_open(tmpdir_file("s"), 0600, &e, why), KVC_E_SYSTEM);
+    ck_assert_int_eq(endpoint_open(tmpdir_file("s"), 0600, OWN_GROUP, &e, why), KVC_E_SYSTEM);
     ck_assert_uint_eq(fault_fired("endpoint.socket"), 1);
     fault_arm("mem.alloc", 0, 1);
-    ck_assert_int_eq(endpoint_open(tmpdir_file("s"), 0600, &e, why), KVC_E_NO_MEMORY);
+    ck_assert_int_eq(endpoint_open(tmpdir_file("s"), 0600, OWN_GROUP, &e, why), KVC_E_NO_MEMORY);
     fault_off("*");
     ck_assert_ptr_null(e);
     ck_assert(!exists(tmpdir_file("s")));
@@ -131,7 +133,7 @@ START_TEST(test_no_two_win)
         for (int i = 0; i < 1000; i++) {
             struct endpoint *e;
 
-            if (endpoint_open(path, 0600, &e, why) != KVC_OK)
+            if (endpoint_open(path, 0600, OWN_GROUP, &e, why) != KVC_OK)
                 continue;
             if (atomic_fetch_add(&shared->inside, 1) != 0)
                 atomic_fetch_add(&shared->collisions, 1);
