@@ -131,7 +131,7 @@ static bool is_fast(const char *lanes)
 /*
  * What the lanes do by themselves: InfiniBand's reads always; copies between processes and puts
  * over TCP only with the protocols that are on from UCX 1.16. Everything else UCX emulates by
- * messages, without a word. MESSAGE_VIEWS: nothing.
+ * copies of its own, without a word: messages are better there. MESSAGE_VIEWS: nothing.
  */
 static uint32_t native_mode(const char *lanes, const char *version)
 {
@@ -158,14 +158,13 @@ static kvc_status choose_mode(struct peer *peer, uint32_t theirs)
     peer->mode = native;
     if (native != MESSAGE_VIEWS && allowed & 1u << native) {
         snprintf(peer->reason, sizeof(peer->reason), "native in UCX %.16s", version);
+    } else if (allowed & 1u << MESSAGE_SEND) {
+        peer->mode = MESSAGE_SEND;
+        snprintf(peer->reason, sizeof(peer->reason), "UCX %.16s would emulate one-sided operations",
+                 version);
     } else if (allowed & 1u << MESSAGE_VIEWS) {
         peer->mode = MESSAGE_VIEWS;
-        snprintf(peer->reason, sizeof(peer->reason), "%s",
-                 native == MESSAGE_VIEWS ? "UCX would emulate one-sided operations"
-                                         : "a setting, here or there");
-    } else if (allowed & 1u << MESSAGE_GET) {
-        peer->mode = MESSAGE_GET;
-        snprintf(peer->reason, sizeof(peer->reason), "a setting; UCX emulates it");
+        snprintf(peer->reason, sizeof(peer->reason), "a setting, here or there");
     } else {
         return KVC_E_UNSUPPORTED;
     }

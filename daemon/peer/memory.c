@@ -30,7 +30,8 @@ kvc_status peers_register_tiers(struct peers *peers)
 
 uint32_t peers_modes(const struct peers *peers)
 {
-    const uint32_t exact = 1u << MESSAGE_GET | 1u << MESSAGE_PUT, views = 1u << MESSAGE_VIEWS;
+    const uint32_t views = 1u << MESSAGE_VIEWS,
+                   exact = 1u << MESSAGE_GET | 1u << MESSAGE_PUT | 1u << MESSAGE_SEND;
 
     switch (peers->config.transfer) {
     case PEERS_EXACT:

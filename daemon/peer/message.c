@@ -154,7 +154,7 @@ static const char *read_fetch(struct reader *r, struct message_fetch *fetch)
     if (fetch->n == 0 || fetch->n > KVC_CHUNK_BLOCKS)
         return "no blocks, or too many";
     fetch->places = take(r, fetch->n * 4ull);
-    if (fetch->mode != MESSAGE_PUT)
+    if (!message_has_destinations(fetch->mode))
         return NULL;
     fetch->destinations = take(r, fetch->n * 8ull);
     fetch->regions = take(r, fetch->n);
@@ -320,7 +320,7 @@ static void write_fetch(struct writer *w, const struct message_fetch *fetch)
     put_u64(w, fetch->view_bytes);
     put_u32(w, fetch->n);
     put(w, fetch->places, fetch->n * 4ull);
-    if (fetch->mode != MESSAGE_PUT)
+    if (!message_has_destinations(fetch->mode))
         return;
     put(w, fetch->destinations, fetch->n * 8ull);
     put(w, fetch->regions, fetch->n);
@@ -400,9 +400,14 @@ const char *message_name(uint16_t type)
     return names[type <= MESSAGE_TYPE_MAX ? type : 0];
 }
 
+bool message_has_destinations(uint32_t mode)
+{
+    return mode == MESSAGE_PUT || mode == MESSAGE_SEND;
+}
+
 const char *message_mode_name(uint32_t mode)
 {
-    static const char *const names[] = {"views", "exact, get", "exact, put"};
+    static const char *const names[] = {"views", "exact, get", "exact, put", "exact, send"};
 
     return mode < MESSAGE_MODES ? names[mode] : "unknown";
 }

@@ -41,7 +41,13 @@ enum message_type {
 };
 
 /* How a batch's bytes travel; bits 1 << mode in READY. */
-enum message_mode { MESSAGE_VIEWS = 0, MESSAGE_GET = 1, MESSAGE_PUT = 2, MESSAGE_MODES = 3 };
+enum message_mode {
+    MESSAGE_VIEWS = 0, /* packed, one message a batch */
+    MESSAGE_GET = 1,   /* the asker reads */
+    MESSAGE_PUT = 2,   /* the source writes */
+    MESSAGE_SEND = 3,  /* a message for each run of neighbours, from slots into slots */
+    MESSAGE_MODES = 4,
+};
 
 struct message_hello {
     uint32_t version;
@@ -83,7 +89,8 @@ struct message_answer {
     uint64_t load;         /* bytes that it is sending to everybody */
 };
 
-/* Blocks of the lease by their place in it. Destinations: of MESSAGE_PUT only. */
+/* Blocks of the lease by their place in it. Destinations: of MESSAGE_PUT, and of
+ * MESSAGE_SEND, where they say no more than which are neighbours. */
 struct message_fetch {
     uint64_t id, lease;
     uint32_t part, mode;
@@ -139,5 +146,6 @@ void message_set_u64(uint8_t *array, uint32_t i, uint64_t value);
 
 const char *message_name(uint16_t type);
 const char *message_mode_name(uint32_t mode);
+bool message_has_destinations(uint32_t mode); /* a FETCH */
 
 #endif

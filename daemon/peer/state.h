@@ -164,13 +164,13 @@ void guest_look(struct guest *guest, uint64_t now);
 void guest_settle(struct guest *guest);
 extern const struct link_events guest_events;
 
-/* serve.c */
+/* serve*.c */
 void serve_query(struct guest *guest, const struct message_query *query);
 void serve_fetch(struct guest *guest, const struct message_fetch *fetch);
 void serve_done(struct guest *guest, uint64_t id);
 void serve_end_all(struct guest *guest); /* its link has ended */
 
-/* batch.c */
+/* batch*.c */
 struct batch_block {
     uint32_t place;  /* in the lease */
     uint32_t number; /* of the save's assigned blocks */

@@ -44,12 +44,18 @@ void ucx_unregister(struct ucx *ucx, struct ucx_memory *memory);
 
 /* Workers. */
 
+/* What a message is known by: blocks of a batch. */
+struct ucx_tag {
+    uint64_t id;
+    uint32_t first, n;
+};
 /*
- * A message of `bytes` has come under `id`, which its sender chose: where it is to be written, or
+ * A message of `bytes` has come under a tag, which its sender chose: where it is to be written, or
  * NULL, which refuses it. *op completes when it is there.
  */
 struct ucx_op;
-typedef void *ucx_message_cb(void *arg, uint64_t id, size_t bytes, struct ucx_op **op);
+typedef void *ucx_message_cb(void *arg, const struct ucx_tag *tag, size_t bytes,
+                             struct ucx_op **op);
 
 kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, ucx_message_cb *message, void *arg,
                            struct ucx_worker **worker);
@@ -85,7 +91,7 @@ struct ucx_op {
     struct list link; /* of those that have completed */
     struct ucx_endpoint *endpoint;
     kvc_status status;
-    uint64_t header; /* of a message, which is not copied when it is sent */
+    struct ucx_tag tag; /* of a message, which is not copied when it is sent */
 };
 
 void ucx_get(struct ucx_endpoint *endpoint, struct ucx_op *op, void *to, size_t bytes,
@@ -95,8 +101,8 @@ void ucx_put(struct ucx_endpoint *endpoint, struct ucx_op *op, const void *from,
 /* Completes when everything that was put before is there. */
 void ucx_flush(struct ucx_endpoint *endpoint, struct ucx_op *op);
 /* By rendezvous: no byte moves before the other side has said where to. */
-void ucx_send(struct ucx_endpoint *endpoint, struct ucx_op *op, uint64_t id, const void *from,
-              size_t bytes, const struct ucx_memory *memory);
+void ucx_send(struct ucx_endpoint *endpoint, struct ucx_op *op, const struct ucx_tag *tag,
+              const void *from, size_t bytes, const struct ucx_memory *memory);
 /* Puts an operation that ucx_message_cb named under the endpoint that it comes from, so that the
  * endpoint's end waits for it. */
 void ucx_expect(struct ucx_endpoint *endpoint, struct ucx_op *op);

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <ctype.h>
+#include <endian.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,17 +114,17 @@ void ucx_flush(struct ucx_endpoint *endpoint, struct ucx_op *op)
         begun(op, endpoint->worker->ucx->ucp_ep_flush_nbx(endpoint->ep, &param));
 }
 
-void ucx_send(struct ucx_endpoint *endpoint, struct ucx_op *op, uint64_t id, const void *from,
-              size_t bytes, const struct ucx_memory *memory)
+void ucx_send(struct ucx_endpoint *endpoint, struct ucx_op *op, const struct ucx_tag *tag,
+              const void *from, size_t bytes, const struct ucx_memory *memory)
 {
     ucp_request_param_t param = param_of(op, memory);
 
-    op->header = id;
+    op->tag = (struct ucx_tag){htole64(tag->id), htole32(tag->first), htole32(tag->n)};
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_RNDV | UCP_AM_SEND_FLAG_REPLY;
     if (may_begin(endpoint, op))
-        begun(op, endpoint->worker->ucx->ucp_am_send_nbx(endpoint->ep, AM_ID, &op->header,
-                                                         sizeof(op->header), from, bytes, &param));
+        begun(op, endpoint->worker->ucx->ucp_am_send_nbx(endpoint->ep, AM_ID, &op->tag,
+                                                         sizeof(op->tag), from, bytes, &param));
 }
 
 void ucx_expect(struct ucx_endpoint *endpoint, struct ucx_op *op)
@@ -137,12 +138,13 @@ static ucs_status_t message_cb(void *arg, const void *header, size_t header_len,
     struct ucx_worker *w = arg;
     struct ucx_op *op = NULL;
     ucp_request_param_t receive;
-    uint64_t id;
+    struct ucx_tag tag;
     void *to = NULL;
 
-    if (header_len == sizeof(id)) {
-        memcpy(&id, header, sizeof(id));
-        to = w->message(w->arg, id, len, &op);
+    if (header_len == sizeof(tag)) {
+        memcpy(&tag, header, sizeof(tag));
+        tag = (struct ucx_tag){le64toh(tag.id), le32toh(tag.first), le32toh(tag.n)};
+        to = w->message(w->arg, &tag, len, &op);
     }
     if (to == NULL)
         return UCS_OK; /* whoever sends it is told that it is over */

@@ -1,0 +1,162 @@
+/* What has come of batches is unpacked and verified on the pool, while the rest is on its way. */
+#ifdef KVC_UCX
+
+#include <assert.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/fault.h"
+#include "daemon/base/log.h"
+#include "daemon/peer/batch.h"
+
+static kvc_status make_ready(const struct batch *b, uint32_t i)
+{
+    struct device_slab *slab = tier_slab(b->peers->config.tiers[b->blocks[i].tier]);
+
+    return slab->ops->slab_ready(slab, b->blocks[i].offset, b->shape->span);
+}
+
+/* A view's block is looked at right behind its copy: it is in the processor's cache then. */
+static kvc_status judge_block(struct batch *b, const uint8_t *packed, uint32_t i)
+{
+    uint8_t *slot = batch_address(b, i);
+
+    if (packed != NULL) {
+        kvc_status status = make_ready(b, i);
+
+        if (status != KVC_OK)
+            return status;
+        memcpy(slot, packed + i * b->shape->span, b->shape->span);
+    }
+    b->cells[i] = pack_checksum_slot(&b->shape->pack, slot);
+    return KVC_OK;
+}
+
+static void judge_cb(uv_work_t *work)
+{
+    struct batch *b = container_of(work, struct batch, work);
+    const uint8_t *packed = b->mode == MESSAGE_VIEWS ? lane_base(&b->peer->lanes, b->lane) : NULL;
+
+    while (fault_fires("peer.judge_late"))
+        usleep(1000);
+    for (uint64_t left = b->taken & ~b->judged; left != 0; left &= left - 1) {
+        kvc_status status = judge_block(b, packed, (uint32_t)__builtin_ctzll(left));
+
+        if (status != KVC_OK && b->pool_status == KVC_OK)
+            b->pool_status = status;
+    }
+}
+
+static void judged_cb(uv_work_t *work, int status)
+{
+    struct batch *b = container_of(work, struct batch, work);
+
+    b->pooled = false;
+    b->judged = b->taken;
+    if (status < 0)
+        b->pool_status = KVC_E_CANCELLED;
+    if (b->status == KVC_OK)
+        b->status = b->pool_status;
+    batch_settle(b);
+}
+
+static bool is_right(const struct batch *b)
+{
+    if (fault_fires("peer.judge"))
+        return false;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (b->checked[i] && b->cells[i] != b->checksums[i])
+            return false;
+    return true;
+}
+
+static void judge(struct batch *b)
+{
+    b->taken = b->came;
+    b->pooled = true;
+    if (uv_queue_work(b->peers->config.loop, &b->work, judge_cb, judged_cb) == 0)
+        return;
+    b->pooled = false;
+    batch_finish(b, KVC_E_NO_MEMORY);
+}
+
+void batch_settle(struct batch *b)
+{
+    if (b->pooled)
+        return;
+    if (b->state == BATCH_LOST) {
+        if (b->forsaken)
+            batch_finish(b, KVC_E_PEER);
+        return;
+    }
+    if (b->status != KVC_OK) {
+        if (b->n_left == 0)
+            batch_finish(b, b->status);
+        return;
+    }
+    /* Nothing more comes: the link is not needed from here on. */
+    if (b->told && b->came == batch_all(b) && b->state != BATCH_JUDGED)
+        batch_set_state(b, BATCH_JUDGED);
+    if (b->came != b->judged) {
+        judge(b);
+    } else if (b->state == BATCH_JUDGED) {
+        if (!is_right(b)) {
+            log_warn("peer", "a batch is not what was published there peer=%s", b->peer->name);
+            b->status = KVC_E_CHECKSUM;
+        }
+        batch_finish(b, b->status);
+    }
+}
+
+/* Memory for slots before anybody may write to them. */
+
+static void ready_cb(uv_work_t *work)
+{
+    struct batch *b = container_of(work, struct batch, work);
+
+    for (uint32_t i = 0; i < b->n && b->pool_status == KVC_OK; i++)
+        b->pool_status = make_ready(b, i);
+}
+
+static void readied_cb(uv_work_t *work, int status)
+{
+    struct batch *b = container_of(work, struct batch, work);
+
+    b->pooled = false;
+    b->status = status < 0 ? KVC_E_CANCELLED : b->pool_status;
+    if (b->state == BATCH_LOST || b->status != KVC_OK)
+        batch_settle(b);
+    else
+        b->ready(b);
+}
+
+/* What the background has made so far takes a look here and no more. */
+static bool is_made(const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n; i++)
+        if (b->blocks[i].offset + b->shape->span >
+            tier_populated(b->peers->config.tiers[b->blocks[i].tier]))
+            return false;
+    return true;
+}
+
+void batch_make_ready(struct batch *b, void (*ready)(struct batch *b))
+{
+    if (is_made(b)) {
+        ready_cb(&b->work);
+        if (b->pool_status == KVC_OK)
+            ready(b);
+        else
+            batch_end(b, b->pool_status);
+        return;
+    }
+    batch_set_state(b, BATCH_READYING);
+    b->ready = ready;
+    b->pooled = true;
+    if (uv_queue_work(b->peers->config.loop, &b->work, ready_cb, readied_cb) == 0)
+        return;
+    b->pooled = false;
+    batch_end(b, KVC_E_NO_MEMORY);
+}
+
+#endif
