@@ -58,9 +58,13 @@ static void pack_cb(uv_work_t *work)
 static void sent_cb(struct ucx_op *op, kvc_status status)
 {
     struct service *s = container_of(op, struct put, op)->service;
+    struct guest *g = s->guest;
 
     if (status != KVC_OK)
         s->status = status;
+    /* The guest was told that it comes, and would wait. */
+    if (status != KVC_OK && g->control != NULL)
+        link_end(g->control, "what was promised could not be sent");
     if (--s->n_left == 0)
         service_finish(s, s->status == KVC_OK);
 }

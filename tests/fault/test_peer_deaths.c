@@ -176,9 +176,10 @@ START_TEST(T13_an_operation_that_fails)
 {
     begin(2, "exact", MS);
     engine_put(&a, 100, 10);
-    daemon_fault_arm(asker(), "ucx.op", 0, 1);
+    daemon_fault_arm(p.daemons[0], "ucx.op", 0, 1);
     ck_assert_uint_eq(engine_lookup_all(&b, 100, 10), 0);
-    ck_assert_uint_eq(daemon_fault_fired(asker(), "ucx.op"), 1);
+    ck_assert_uint_eq(daemon_fault_fired(p.daemons[0], "ucx.op"), 1);
+    wait_for(!is_lost(0), MS);
     engine_verify_all(&b, 100, 10);
     engine_close(&a);
     end();

@@ -95,7 +95,7 @@ START_TEST(what_is_out_of_bounds)
     struct message m;
 
     write_one(MESSAGE_FETCH);
-    message_set_u32(frame + MESSAGE_HEADER_BYTES, 5, 3); /* mode */
+    message_set_u32(frame + MESSAGE_HEADER_BYTES, 5, 4); /* mode */
     ck_assert_ptr_nonnull(
         message_read(MESSAGE_FETCH, frame + MESSAGE_HEADER_BYTES, 36 + 64 * 13, &m));
     write_one(MESSAGE_ANSWER);
