@@ -34,6 +34,7 @@ int main(int argc, char **argv)
     }
     log_set_level((enum log_level)config.log_level);
     rc = server_run(&config, &source, started_us);
+    log_settle(true);
     debug_report_exit();
     return rc;
 }

@@ -35,6 +35,7 @@ struct server {
     uv_loop_t loop;
     uv_signal_t terminate, interrupt, hangup;
     uv_timer_t drain;
+    uv_timer_t settle_log;
     uint64_t drain_until_us;
     bool draining;
     struct service *service;
@@ -233,7 +234,6 @@ static bool settings_set(void *ctx, const char *name, const char *value, char *w
         return false;
     }
     apply(s);
-    log_info("main", "setting changed %s=%s", name, value);
     return true;
 }
 
@@ -411,11 +411,18 @@ static void signal_cb(uv_signal_t *handle, int number)
     uv_timer_start(&s->drain, drain_cb, 0, DRAIN_LOOK_MS);
 }
 
+static void settle_log_cb(uv_timer_t *timer)
+{
+    (void)timer;
+    log_settle(false);
+}
+
 static int open_loop(struct server *s)
 {
     if (fault_fires("server.loop") || uv_loop_init(&s->loop) < 0)
         return cannot("the event loop", KVC_E_SYSTEM);
     uv_timer_init(&s->loop, &s->drain);
+    uv_timer_init(&s->loop, &s->settle_log);
     uv_signal_init(&s->loop, &s->terminate);
     uv_signal_init(&s->loop, &s->interrupt);
     uv_signal_init(&s->loop, &s->hangup);
@@ -441,6 +448,8 @@ static int serve(struct server *s)
         uv_signal_start(&s->interrupt, signal_cb, SIGINT) < 0 ||
         uv_signal_start(&s->hangup, reload_cb, SIGHUP) < 0)
         return cannot("signals", KVC_E_SYSTEM);
+    uv_timer_start(&s->settle_log, settle_log_cb, LOG_WINDOW_US / CLOCK_MS_US,
+                   LOG_WINDOW_US / CLOCK_MS_US);
     if (watch_loop(&s->loop) != KVC_OK)
         return cannot("the event loop's own descriptors", KVC_E_NO_MEMORY);
     /* The first work starts the pool's threads, which must not be the ones to get a signal. */
@@ -534,6 +543,7 @@ static void close_parts(struct server *s)
     uv_close((uv_handle_t *)&s->interrupt, NULL);
     uv_close((uv_handle_t *)&s->hangup, NULL);
     uv_close((uv_handle_t *)&s->drain, NULL);
+    uv_close((uv_handle_t *)&s->settle_log, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
     for (int t = 0; t < TIER_COUNT && !hangs; t++)
         tier_destroy(s->tiers[t]);

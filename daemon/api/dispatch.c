@@ -154,8 +154,9 @@ void session_packet(void *arg, struct wire_packet *packet)
         connection_malformed(s->connection, "too many descriptors with refused requests");
         return;
     }
-    log_debug("api", "refused type=%s status=\"%s\" field=%s pid=%d", wire_type_name(packet->type),
-              kvc_status_text(status), why.field, (int)process_pid(s->process));
+    log_debug("api", "refused request=%u type=%s status=\"%s\" field=%s pid=%d", packet->seq,
+              wire_type_name(packet->type), kvc_status_text(status), why.field,
+              (int)process_pid(s->process));
     if (route->flags & NO_REPLY)
         s->api->refused_requests++;
     else

@@ -36,7 +36,8 @@ kvc_status flush_flush(struct session *s, const struct request *request, struct 
         status = store_flush(s->api->store, &scope, &blocks, why);
     if (status != KVC_OK)
         return status;
-    log_info("api", "flushed pid=%d all=%d keys=%u blocks=%llu", (int)process_pid(s->process),
+    log_info("api", "flushed session=%llu request=%u pid=%d all=%d keys=%u blocks=%llu",
+             (unsigned long long)owner_id(s->owner), request->seq, (int)process_pid(s->process),
              flush->all, scope.n_keys, (unsigned long long)blocks);
     session_reply(s, WIRE_FLUSH, request->seq, codec_flush(s->api->codec, blocks));
     return KVC_OK;

@@ -49,10 +49,13 @@ kvc_status quota_quota(struct session *s, const struct request *request, struct 
                                  &namespaces, why);
     if (status != KVC_OK)
         return status;
-    log_info(
-        "api", "quota pid=%d namespaces=%u gpu_bytes=%llu host_bytes=%llu leases=%llu clear=%d",
-        (int)process_pid(s->process), namespaces, (unsigned long long)quota.bytes[TIER_GPU],
-        (unsigned long long)quota.bytes[TIER_HOST], (unsigned long long)quota.leases, msg->clear);
+    log_info("api",
+             "quota session=%llu request=%u pid=%d namespaces=%u gpu_bytes=%llu host_bytes=%llu "
+             "leases=%llu clear=%d",
+             (unsigned long long)owner_id(s->owner), request->seq, (int)process_pid(s->process),
+             namespaces, (unsigned long long)quota.bytes[TIER_GPU],
+             (unsigned long long)quota.bytes[TIER_HOST], (unsigned long long)quota.leases,
+             msg->clear);
     session_reply(s, WIRE_QUOTA, request->seq, codec_quota(s->api->codec, namespaces));
     return KVC_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 
 enum column { NAME, VALUE, ORIGIN, CHANGES, COLUMNS };
@@ -47,6 +48,9 @@ kvc_status settings_config(struct session *s, const struct request *request, str
 
     if (!settings->set(settings->ctx, reply.name, reply.value, text, sizeof(text)))
         return refuse(why, KVC_E_INVALID, text, "value");
+    log_info("api", "setting changed session=%llu request=%u pid=%d %s=%s",
+             (unsigned long long)owner_id(s->owner), request->seq, (int)process_pid(s->process),
+             reply.name, reply.value);
     session_reply(s, WIRE_CONFIG, request->seq, codec_config(s->api->codec, &reply));
     return KVC_OK;
 }

@@ -23,6 +23,8 @@
 
 struct log_place {
     const char *format;
+    const char *room;
+    enum log_level level;
     uint64_t window_start_us;
     uint32_t lines;
     uint32_t muted;
@@ -84,44 +86,6 @@ int log_level_parse(const char *name, enum log_level *ret)
     return -1;
 }
 
-static struct log_place *place_of(const char *format)
-{
-    struct log_place *oldest = &logger.places[0];
-
-    for (size_t i = 0; i < LOG_PLACES; i++) {
-        struct log_place *p = &logger.places[i];
-
-        if (p->format == format)
-            return p;
-        if (p->window_start_us < oldest->window_start_us)
-            oldest = p;
-    }
-    *oldest = (struct log_place){.format = format};
-    return oldest;
-}
-
-// Whether the line may be written; *ret_muted is how many of its kind were not, before it.
-static bool admit(const char *format, uint32_t *ret_muted)
-{
-    struct log_place *p = place_of(format);
-    uint64_t now = clock_now_us();
-
-    if (p->lines == 0 || now - p->window_start_us >= LOG_WINDOW_US) {
-        *ret_muted = p->muted;
-        p->window_start_us = now;
-        p->lines = 1;
-        p->muted = 0;
-        return true;
-    }
-    if (p->lines >= LOG_BURST) {
-        p->muted++;
-        return false;
-    }
-    p->lines++;
-    *ret_muted = 0;
-    return true;
-}
-
 // An event is one line, whatever the strings in it came from.
 static void blank_controls(char *text, size_t length)
 {
@@ -163,12 +127,23 @@ static bool write_at_once(int fd, const char *text, size_t length)
     return n == (ssize_t)length;
 }
 
+// systemd says which socket is the journal's: whoever else stderr leads to reads no priorities.
+static bool is_journal(int fd)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat st;
+
+    return stream != NULL && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+           fstat(fd, &st) == 0 && st.st_dev == device && st.st_ino == inode;
+}
+
 static bool write_stderr(enum log_level level, const char *line, size_t length)
 {
     char out[LOG_LINE_MAX + 64];
     size_t n;
 
-    if (getenv("JOURNAL_STREAM")) {
+    if (is_journal(STDERR_FILENO)) {
         n = clip(snprintf(out, sizeof(out), "%s%.*s\n", journal_prefixes[level], (int)length, line),
                  sizeof(out));
     } else {
@@ -196,16 +171,97 @@ static void emit(enum log_level level, const char *line, size_t length)
         logger.lost = 0;
 }
 
+// How much of a format names the event: up to its first pair, or what is filled in.
+static size_t name_length(const char *format)
+{
+    size_t n = strcspn(format, "=%");
+
+    if (format[n] == '\0')
+        return n;
+    while (n > 0 && format[n] != ' ')
+        n--;
+    return n;
+}
+
+static void tell_muted(struct log_place *p)
+{
+    char line[LOG_LINE_MAX];
+    size_t n;
+
+    if (p->muted == 0)
+        return;
+    n = clip(snprintf(line, sizeof(line), "%s %s: lines like these suppressed=%u event=\"%.*s\"",
+                      level_names[p->level], p->room, p->muted, (int)name_length(p->format),
+                      p->format),
+             sizeof(line));
+    p->muted = 0;
+    if (p->level <= logger.max)
+        emit(p->level, line, n);
+}
+
+static void tell_all_muted(uint64_t now, bool of_open_windows)
+{
+    for (size_t i = 0; i < LOG_PLACES; i++)
+        if (of_open_windows || now - logger.places[i].window_start_us >= LOG_WINDOW_US)
+            tell_muted(&logger.places[i]);
+}
+
+static struct log_place *place_of(enum log_level level, const char *room, const char *format)
+{
+    struct log_place *oldest = &logger.places[0];
+
+    for (size_t i = 0; i < LOG_PLACES; i++) {
+        struct log_place *p = &logger.places[i];
+
+        if (p->format == format)
+            return p;
+        if (p->window_start_us < oldest->window_start_us)
+            oldest = p;
+    }
+    tell_muted(oldest);
+    *oldest = (struct log_place){.format = format, .room = room, .level = level};
+    return oldest;
+}
+
+// Whether the line may be written.
+static bool admit(struct log_place *p, uint64_t now)
+{
+    if (p->lines == 0 || now - p->window_start_us >= LOG_WINDOW_US) {
+        p->window_start_us = now;
+        p->lines = 0;
+    }
+    if (p->lines >= LOG_BURST) {
+        p->muted++;
+        return false;
+    }
+    p->lines++;
+    return true;
+}
+
+void log_settle(bool all)
+{
+    int saved = errno;
+
+    pthread_mutex_lock(&logger.lock);
+    tell_all_muted(clock_now_us(), all);
+    pthread_mutex_unlock(&logger.lock);
+    errno = saved;
+}
+
 void log_line(enum log_level level, const char *room, const char *format, ...)
 {
     int saved = errno;
     char line[LOG_LINE_MAX];
-    uint32_t muted;
+    uint64_t now;
     size_t n;
     va_list args;
 
     pthread_mutex_lock(&logger.lock);
-    if (level > logger.max || !admit(format, &muted))
+    if (level > logger.max)
+        goto unlock;
+    now = clock_now_us();
+    tell_all_muted(now, false);
+    if (!admit(place_of(level, room, format), now))
         goto unlock;
     n = clip(snprintf(line, sizeof(line), "%s %s: ", level_names[level], room), sizeof(line));
     errno = saved; // for %m
@@ -216,9 +272,6 @@ void log_line(enum log_level level, const char *room, const char *format, ...)
         n += clip(snprintf(line + n, sizeof(line) - n, " lost_before=%llu",
                            (unsigned long long)logger.lost),
                   sizeof(line) - n);
-    if (muted > 0)
-        n +=
-            clip(snprintf(line + n, sizeof(line) - n, " muted_before=%u", muted), sizeof(line) - n);
     blank_controls(line, n);
     emit(level, line, n);
 unlock:

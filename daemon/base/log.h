@@ -3,18 +3,20 @@
 //
 // The daemon's log. One line per event: `log_warn("conn", "malformed packet session=%u reason=%s",
 // ...)`, a few words that name the event and then key=value pairs. Lines go to stderr, as
-// "warning conn: ..." with a time in front, or with the journal's priority prefix under systemd.
+// "warning conn: ..." with a time in front, or, where stderr is the journal's socket, with its
+// priority prefix.
 //
 // The first function that knows a cause logs it; callers pass the status on and say nothing.
 // A place that logs more than LOG_BURST lines within LOG_WINDOW_US is muted for the rest of the
-// window; how many lines that cost is said in the next line that it writes. Nobody waits for who
-// reads stderr: a line that cannot be written at once is lost, and the next that can says how many
+// window; how many lines that cost is said in a line of its own when the window is over, by
+// whoever logs next or by log_settle(). Nobody waits for who reads stderr: a line that cannot be written at once is lost, and the next that can says how many
 // there were.
 //
 // What is configured here is the one global state of the daemon outside main; any thread may log.
 #ifndef KVC_DAEMON_BASE_LOG_H
 #define KVC_DAEMON_BASE_LOG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum log_level {
@@ -42,6 +44,9 @@ const char *log_level_name(enum log_level level);
 
 // 0, or -1 for a name that is no level.
 int log_level_parse(const char *name, enum log_level *ret);
+
+// Says what was muted in windows that are over, or in all. To be called now and then, and at the end.
+void log_settle(bool all);
 
 // Keeps errno, so that it can stand between a failed call and the return of its errno.
 void log_line(enum log_level level, const char *room, const char *format, ...)

@@ -225,9 +225,13 @@ void save_fail(struct store *store, struct save *save, kvc_status status)
             free_slots(store, chunk);
         save->dropped += chunk->blocks;
     }
-    log_info("store", "save aborted session=%llu save=%llu status=\"%s\" published=%u dropped=%u",
-             (unsigned long long)save->owner->id, (unsigned long long)save->id,
-             kvc_status_text(status), save->published, save->dropped);
+    /* Its owner's own wish is no event, and common where replies come too late. */
+    if (status != KVC_E_CANCELLED)
+        log_info("store",
+                 "save failed session=%llu request=%u save=%llu status=\"%s\" published=%u "
+                 "dropped=%u",
+                 (unsigned long long)save->owner->id, save->request, (unsigned long long)save->id,
+                 kvc_status_text(status), save->published, save->dropped);
     save_set_phase(save, SAVE_ABORTED);
     save->queued = clock_now_us();
     list_move_back(&store->ended, &save->queue);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
@@ -100,11 +101,41 @@ START_TEST(log_mutes_a_flood_and_says_how_much)
     ck_assert_int_eq(c.lines, LOG_BURST);
     log_warn("x", "another place is heard");
     ck_assert_int_eq(c.lines, LOG_BURST + 1);
+    log_settle(false);
+    ck_assert_int_eq(c.lines, LOG_BURST + 1);
     clock_advance(LOG_WINDOW_US);
+    log_settle(false);
+    ck_assert_str_eq(c.last, "warning x: lines like these suppressed=30 event=\"flood\"");
+    ck_assert_int_eq(c.lines, LOG_BURST + 2);
+    log_settle(true);
     log_from_one_place(99);
-    ck_assert_str_eq(c.last, "warning x: flood i=99 muted_before=30");
-    log_from_one_place(100);
-    ck_assert_str_eq(c.last, "warning x: flood i=100");
+    ck_assert_str_eq(c.last, "warning x: flood i=99");
+    ck_assert_int_eq(c.lines, LOG_BURST + 3);
+}
+END_TEST
+
+START_TEST(log_says_what_was_muted_when_another_place_logs_or_takes_its_place)
+{
+    struct captured c = {0};
+
+    log_set_sink(capture, &c);
+    for (int i = 0; i < LOG_BURST + 2; i++)
+        log_from_one_place(i);
+    clock_advance(LOG_WINDOW_US);
+    log_info("y", "something else");
+    ck_assert_int_eq(c.lines, LOG_BURST + 2);
+    ck_assert_str_eq(c.last, "info y: something else");
+    // At the end also of a window that is not over; a level that is not wanted any more says
+    // nothing.
+    for (int i = 0; i < LOG_BURST + 2; i++)
+        log_from_one_place(i);
+    log_set_level(LOG_LEVEL_ERROR);
+    log_settle(true);
+    ck_assert_str_eq(c.last, "warning x: flood i=19");
+    log_set_level(LOG_LEVEL_INFO);
+    log_from_one_place(0);
+    log_settle(true);
+    ck_assert_str_eq(c.last, "warning x: lines like these suppressed=1 event=\"flood\"");
 }
 END_TEST
 
@@ -151,16 +182,6 @@ START_TEST(log_puts_a_time_before_lines_on_stderr)
 }
 END_TEST
 
-START_TEST(log_puts_a_priority_before_lines_to_the_journal)
-{
-    char text[256];
-
-    setenv("JOURNAL_STREAM", "8:1", 1);
-    read_stderr_of_one_line(text, sizeof(text));
-    ck_assert_str_eq(text, "<4>warning x: plain n=1\n");
-}
-END_TEST
-
 // The other end, and stderr in its place: a pipe of one page, or a socket.
 static int replace_stderr(bool socket, int *saved)
 {
@@ -187,6 +208,40 @@ static size_t read_all(int fd, char *text, size_t size)
     text[n] = '\0';
     return n;
 }
+
+// A line to a socket as stderr, of which the environment says that it is the journal's, or another.
+static void log_to_a_socket(bool journal, char *text, size_t size)
+{
+    char stream[64];
+    struct stat st;
+    int saved, reader = replace_stderr(true, &saved);
+
+    ck_assert_int_eq(fstat(2, &st), 0);
+    snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev,
+             (unsigned long long)st.st_ino + !journal);
+    setenv("JOURNAL_STREAM", stream, 1);
+    log_warn("x", "to a socket");
+    fcntl(reader, F_SETFL, O_NONBLOCK);
+    read_all(reader, text, size);
+    close(reader);
+    ck_assert_int_eq(dup2(saved, 2), 2);
+    close(saved);
+}
+
+START_TEST(log_puts_a_priority_before_lines_to_the_journal)
+{
+    char text[256];
+
+    log_to_a_socket(true, text, sizeof(text));
+    ck_assert_str_eq(text, "<4>warning x: to a socket\n");
+    // Stderr of a service that was led elsewhere: the variable alone means nothing.
+    log_to_a_socket(false, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "Z warning x: to a socket\n"));
+    setenv("JOURNAL_STREAM", "nonsense", 1);
+    read_stderr_of_one_line(text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "Z warning x: plain n=1\n"));
+}
+END_TEST
 
 // Nobody reads: whoever logs goes on, and the first line after that says what is missing.
 START_TEST(F4_log_waits_for_nobody_who_reads_it)
@@ -227,7 +282,8 @@ END_TEST
 CHECK_MAIN_LOOPS("base/log", CHECK_UNIT_S, {log_writes_level_room_and_pairs, 0, 0},
                  {log_drops_what_is_above_its_level, 0, 0},
                  {log_is_one_line_whatever_it_is_given, 0, 0}, {log_keeps_errno_and_knows_it, 0, 0},
-                 {log_mutes_a_flood_and_says_how_much, 0, 0}, {log_parses_its_level_names, 0, 0},
-                 {log_puts_a_time_before_lines_on_stderr, 0, 0},
+                 {log_mutes_a_flood_and_says_how_much, 0, 0},
+                 {log_says_what_was_muted_when_another_place_logs_or_takes_its_place, 0, 0},
+                 {log_parses_its_level_names, 0, 0}, {log_puts_a_time_before_lines_on_stderr, 0, 0},
                  {log_puts_a_priority_before_lines_to_the_journal, 0, 0},
                  {F4_log_waits_for_nobody_who_reads_it, 0, 1})
