@@ -53,7 +53,7 @@ static bool freeze_under_way(uint32_t first)
 {
     ck_assert_int_eq(engine_try_lookup(&b, first, BLOCKS), KVC_OK);
     ck_assert_uint_eq(b.lease.remote, BLOCKS);
-    wait_for(held() > 0, MS);
+    wait_for(held() > 0 || engine_probe(&b, first, BLOCKS) == BLOCKS, MS);
     daemon_freeze(p.daemons[0]);
     ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, NULL), KVC_OK);
     if (held() > 0)
