@@ -292,6 +292,20 @@ static void run(const char *format, ...)
     ck_assert_msg(pclose(pipe) == 0, "%s: %s", command, output);
 }
 
+// Whatever `systemctl help` would show is a page of this project.
+START_TEST(units_name_manual_pages_that_there_are)
+{
+    run("for unit in systemd/kvcached.service.in systemd/kvcached.socket; do"
+        "  pages=$(sed -n 's/^Documentation=//p' $unit);"
+        "  [ -n \"$pages\" ] || { echo $unit has none; exit 1; };"
+        "  for page in $pages; do"
+        "    name=${page#man:} section=${page##*(};"
+        "    ls */${name%%(*}.${section%%)}.in > /dev/null || exit 1;"
+        "  done;"
+        "done 2>&1");
+}
+END_TEST
+
 // As `make install` writes them, but for the program's place. The threshold is ten times the level.
 START_TEST(units_are_right_and_hardened)
 {
@@ -305,7 +319,7 @@ START_TEST(units_are_right_and_hardened)
         "'s|@SYSCONFDIR@|/etc|'"
         " systemd/kvcached.service.in > %s/kvcached.service && cp systemd/kvcached.socket %s",
         program, folder, folder);
-    run("out=$(systemd-analyze verify %s/kvcached.service %s/kvcached.socket 2>&1) && [ -z "
+    run("out=$(systemd-analyze verify --man=no %s/kvcached.service %s/kvcached.socket 2>&1) && [ -z "
         "\"$out\" ]"
         " || { echo \"$out\"; exit 1; }",
         folder, folder);
@@ -321,4 +335,5 @@ CHECK_MAIN_LOOPS(
     {pings_stop_while_a_copy_is_stuck, 0, 0}, {another_ones_watchdog_is_not_fed, 0, 0},
     {reload_is_told_from_its_begin_to_its_end, 0, 0}, {stopping_is_told_to_the_manager, 0, 0},
     {a_passed_socket_outlives_its_daemons, 0, 0}, {a_passed_socket_does_not_block, 0, 0},
-    {a_passed_socket_of_another_kind_is_refused, 0, 0}, {units_are_right_and_hardened, 0, 0})
+    {a_passed_socket_of_another_kind_is_refused, 0, 0}, {units_are_right_and_hardened, 0, 0},
+    {units_name_manual_pages_that_there_are, 0, 0})
