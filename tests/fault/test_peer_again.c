@@ -34,11 +34,13 @@ static void end(void)
     pair_close(&p);
 }
 
+/* Both ways. */
 static bool is_open(void)
 {
     struct pair_row row;
 
-    return pair_look(p.daemons[1], "serves", 0, &row) && strcmp(row.state, "open") == 0;
+    return pair_look(p.daemons[1], "serves", 0, &row) && strcmp(row.state, "open") == 0 &&
+           pair_look(p.daemons[1], "asks", 0, &row) && strcmp(row.state, "open") == 0;
 }
 
 static uint64_t held(void)
