@@ -25,7 +25,8 @@
 #define START_MS  5000
 #define STOP_MS   8000
 
-static int passed_socket = -1;
+static int passed[DAEMON_PASSED_MAX], n_passed;
+static const char *passed_names;
 
 struct daemon {
     pid_t pid;
@@ -67,9 +68,9 @@ static const char *program(void)
 
 static void set_arguments(struct daemon *d, const char *const extra[])
 {
-    const char *const usual[] = {program(),     "--socket", d->socket,      "--device", "host",
-                                 "--gpu-bytes", "16M",      "--host-bytes", "32M",
-                                 "--metrics",   "off"};
+    const char *const usual[] = {program(), "--socket",    d->socket, "--device",
+                                 "host",    "--gpu-bytes", "16M",     "--host-bytes",
+                                 "32M",     "--metrics",   "off"};
     size_t n = sizeof(usual) / sizeof(usual[0]);
 
     memcpy(d->argv, usual, sizeof(usual));
@@ -80,16 +81,22 @@ static void set_arguments(struct daemon *d, const char *const extra[])
     d->argv[n] = NULL;
 }
 
-// With the pid that it has already; dup2() of 3 onto itself would leave it CLOEXEC.
-static void pass_socket(void)
+// With the pid that it has already. They may be in each other's places, so they step aside first.
+static void pass_sockets(void)
 {
-    char pid[16];
+    char pid[16], n[16];
 
-    if (passed_socket == 3 ? fcntl(3, F_SETFD, 0) < 0 : dup2(passed_socket, 3) < 0)
-        _exit(127);
+    for (int i = 0; i < n_passed; i++)
+        passed[i] = fcntl(passed[i], F_DUPFD_CLOEXEC, 3 + DAEMON_PASSED_MAX);
+    for (int i = 0; i < n_passed; i++)
+        if (dup2(passed[i], 3 + i) < 0)
+            _exit(127);
     snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    snprintf(n, sizeof(n), "%d", n_passed);
     setenv("LISTEN_PID", pid, 1);
-    setenv("LISTEN_FDS", "1", 1);
+    setenv("LISTEN_FDS", n, 1);
+    if (passed_names != NULL)
+        setenv("LISTEN_FDNAMES", passed_names, 1);
 }
 
 // In the child: nothing of the test's but standard input (none), output and error (the log).
@@ -100,9 +107,9 @@ static void exec_daemon(const struct daemon *d)
 
     if (in < 0 || out < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
         _exit(127);
-    if (passed_socket >= 0)
-        pass_socket();
-    if (close_range(passed_socket >= 0 ? 4 : 3, ~0U, 0) < 0)
+    if (n_passed > 0)
+        pass_sockets();
+    if (close_range(3 + (unsigned)n_passed, ~0U, 0) < 0)
         _exit(127);
     setenv("KVC_DEBUG_SWITCHES", d->switches, 1);
     unsetenv("JOURNAL_STREAM");
@@ -128,7 +135,7 @@ static void use_passed_socket(struct daemon *d)
     struct sockaddr_un address = {0};
     socklen_t len = sizeof(address);
 
-    ck_assert_int_eq(getsockname(passed_socket, (struct sockaddr *)&address, &len), 0);
+    ck_assert_int_eq(getsockname(passed[0], (struct sockaddr *)&address, &len), 0);
     ck_assert_uint_lt(strlen(address.sun_path), sizeof(d->socket));
     strcpy(d->socket, address.sun_path);
     d->passed = true;
@@ -144,7 +151,7 @@ static struct daemon *prepare(const char *const extra_args[])
     number++;
     snprintf(name, sizeof(name), "s%u", number);
     strcpy(d->socket, tmpdir_file(name));
-    if (passed_socket >= 0)
+    if (n_passed > 0)
         use_passed_socket(d);
     snprintf(name, sizeof(name), "switches%u", number);
     strcpy(d->switches, tmpdir_file(name));
@@ -174,9 +181,18 @@ static bool accepts(const char *path)
     return ok;
 }
 
+void daemon_pass_sockets(const int socks[], int n, const char *names)
+{
+    ck_assert_int_le(n, DAEMON_PASSED_MAX);
+    for (int i = 0; i < n; i++)
+        passed[i] = socks[i];
+    n_passed = n;
+    passed_names = names;
+}
+
 void daemon_pass_socket(int sock)
 {
-    passed_socket = sock;
+    daemon_pass_sockets(&sock, sock >= 0, NULL);
 }
 
 static bool ended(const struct daemon *d)
@@ -222,7 +238,7 @@ const char *daemon_last_words(void)
 {
     // valgrind has descriptors of its own.
     return check_valgrind() ? "exit live_allocations=0 live_bytes=0 fds="
-                                       : "exit live_allocations=0 live_bytes=0 fds=3";
+                            : "exit live_allocations=0 live_bytes=0 fds=3";
 }
 
 // How it ended: with nothing alive, which its last line says, and without its files.

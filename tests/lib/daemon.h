@@ -26,6 +26,11 @@ struct daemon *daemon_start(const char *const extra_args[]);
 // Daemons that are started from now on get sock as a service manager passes it, as descriptor 3
 // (-1: none any more). It and its file stay the test's, which has bound it.
 void daemon_pass_socket(int sock);
+// The same for n of them, at most DAEMON_PASSED_MAX, from descriptor 3 on, with their names, colons
+// between, as the manager gives them (NULL: none). The daemon's socket, for daemon_socket(), is the
+// first of them.
+#define DAEMON_PASSED_MAX 4
+void daemon_pass_sockets(const int socks[], int n, const char *names);
 
 // Runs it to its end instead, for starts that are to be refused: its exit status, with what it
 // printed in `ret_output` (at most `size` bytes with the NUL). Extra arguments as above.

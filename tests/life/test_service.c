@@ -207,15 +207,22 @@ START_TEST(stopping_is_told_to_the_manager)
 }
 END_TEST
 
-static int passed_socket(int type)
+static int bound_socket(const char *file, int type)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int sock = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
 
     ck_assert_int_ge(sock, 0);
-    strcpy(address.sun_path, tmpdir_file("passed"));
+    strcpy(address.sun_path, tmpdir_file(file));
     ck_assert_int_eq(bind(sock, (struct sockaddr *)&address, sizeof(address)), 0);
     ck_assert_int_eq(listen(sock, 16), 0);
+    return sock;
+}
+
+static int passed_socket(int type)
+{
+    int sock = bound_socket("passed", type);
+
     daemon_pass_socket(sock);
     return sock;
 }
@@ -273,6 +280,72 @@ START_TEST(a_passed_socket_of_another_kind_is_refused)
 }
 END_TEST
 
+// One by its name, one by its path, the last alone is the daemon's own to make.
+START_TEST(passed_sockets_are_known_by_name_and_path)
+{
+    const int socks[] = {bound_socket("p1", SOCK_SEQPACKET), bound_socket("p2", SOCK_SEQPACKET)};
+    const char *p1 = tmpdir_file("p1");
+    char settings[2][256];
+    struct daemon *d;
+    int sock;
+
+    snprintf(settings[0], sizeof(settings[0]), "fd:named.socket tenant=by-name");
+    snprintf(settings[1], sizeof(settings[1]), "%s tenant=own", tmpdir_file("own"));
+    daemon_pass_sockets(socks, 2, "some:named.socket");
+    d = daemon_start((const char *const[]){"--socket", settings[0], "--socket", settings[1], NULL});
+    ck_assert_str_eq(daemon_socket(d), p1);
+    sock = talk_hello(p1, KVCACHE__ROLE__ROLE_WORKER, NULL);
+    close(sock);
+    close(talk_hello(tmpdir_file("p2"), KVCACHE__ROLE__ROLE_WORKER, NULL));
+    close(talk_hello(tmpdir_file("own"), KVCACHE__ROLE__ROLE_WORKER, NULL));
+    ck_assert_int_eq(daemon_log_count(d, "the socket is the service manager's"), 2);
+    ck_assert_int_eq(daemon_log_count(d, "socket=fd:named.socket name=\"named.socket\""), 1);
+    ck_assert_int_eq(access(tmpdir_file("own.lock"), F_OK), 0);
+    ck_assert_int_eq(access(tmpdir_file("p2.lock"), F_OK), -1);
+    daemon_stop(d);
+    daemon_pass_socket(-1);
+    close(socks[0]);
+    close(socks[1]);
+}
+END_TEST
+
+// The first is where the daemon listens anyway. Some that no setting is for, one that a setting
+// waits for, two for one.
+START_TEST(passed_sockets_that_do_not_fit_are_refused)
+{
+    static const struct {
+        const char *setting, *names, *why;
+    } cases[] = {{"/elsewhere", "x:b:c", "passed \"b\", for which there is no setting socket"},
+                 {"fd:c", "x:b:c", "passed \"b\", for which there is no setting socket"},
+                 {"fd:a", "x:a:a", "passed \"a\", for which there is another one already"},
+                 {"fd:b", NULL, "for which there is no setting socket"}};
+    const int socks[] = {bound_socket("p1", SOCK_SEQPACKET), bound_socket("p2", SOCK_SEQPACKET),
+                         bound_socket("p3", SOCK_SEQPACKET)};
+    char output[1024];
+
+    daemon_pass_sockets(socks, 3, cases[_i].names);
+    ck_assert_int_eq(daemon_run((const char *const[]){"--socket", cases[_i].setting, NULL}, output,
+                                sizeof(output)),
+                     1);
+    ck_assert_msg(strstr(output, cases[_i].why) != NULL, "%s", output);
+    ck_assert_ptr_nonnull(strstr(output, daemon_last_words()));
+    daemon_pass_socket(-1);
+    for (int i = 0; i < 3; i++)
+        close(socks[i]);
+}
+END_TEST
+
+START_TEST(a_passed_socket_that_is_waited_for_and_not_there)
+{
+    char output[1024];
+
+    ck_assert_int_eq(
+        daemon_run((const char *const[]){"--socket", "fd:b", NULL}, output, sizeof(output)), 1);
+    ck_assert_ptr_nonnull(strstr(output, "passed no socket named \"b\""));
+    ck_assert_ptr_nonnull(strstr(output, daemon_last_words()));
+}
+END_TEST
+
 static void run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 static void run(const char *format, ...)
@@ -319,7 +392,8 @@ START_TEST(units_are_right_and_hardened)
         "'s|@SYSCONFDIR@|/etc|'"
         " systemd/kvcached.service.in > %s/kvcached.service && cp systemd/kvcached.socket %s",
         program, folder, folder);
-    run("out=$(systemd-analyze verify --man=no %s/kvcached.service %s/kvcached.socket 2>&1) && [ -z "
+    run("out=$(systemd-analyze verify --man=no %s/kvcached.service %s/kvcached.socket 2>&1) && [ "
+        "-z "
         "\"$out\" ]"
         " || { echo \"$out\"; exit 1; }",
         folder, folder);
@@ -335,5 +409,8 @@ CHECK_MAIN_LOOPS(
     {pings_stop_while_a_copy_is_stuck, 0, 0}, {another_ones_watchdog_is_not_fed, 0, 0},
     {reload_is_told_from_its_begin_to_its_end, 0, 0}, {stopping_is_told_to_the_manager, 0, 0},
     {a_passed_socket_outlives_its_daemons, 0, 0}, {a_passed_socket_does_not_block, 0, 0},
-    {a_passed_socket_of_another_kind_is_refused, 0, 0}, {units_are_right_and_hardened, 0, 0},
+    {a_passed_socket_of_another_kind_is_refused, 0, 0},
+    {passed_sockets_are_known_by_name_and_path, 0, 0},
+    {passed_sockets_that_do_not_fit_are_refused, 0, 3},
+    {a_passed_socket_that_is_waited_for_and_not_there, 0, 0}, {units_are_right_and_hardened, 0, 0},
     {units_name_manual_pages_that_there_are, 0, 0})
