@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "daemon/api/gate.h"
 #include "daemon/api/session.h"
@@ -155,12 +156,12 @@ void api_set_access(struct api *api, const struct access *access)
         session_judge(s);
 }
 
-/* When one cannot be opened, the others are closed with the api. */
+/* The first is the last, so that who finds it open finds all. They are closed with the api. */
 static kvc_status open_doors(struct api *api, const int socks[ACCESS_DOORS_MAX])
 {
     kvc_status status = KVC_OK;
 
-    for (uint32_t i = 0; i < api->access.n_doors && status == KVC_OK; i++) {
+    for (uint32_t i = api->access.n_doors; i-- > 0 && status == KVC_OK;) {
         api->doors[i].api = api;
         status = listener_open(api->config.loop, socks[i], session_accept, &api->doors[i],
                                &api->doors[i].listener);
@@ -225,6 +226,26 @@ void api_end_connections(struct api *api)
     list_for_each(s, &api->sessions, link)
         if (s->connection != NULL)
             connection_end(s->connection);
+}
+
+const char *api_role_name(uint32_t role)
+{
+    static const char *const names[] = {[STORE_ROLE_WORKER] = "worker",
+                                        [STORE_ROLE_READER] = "reader",
+                                        [STORE_ROLE_SCHEDULER] = "scheduler",
+                                        [STORE_ROLE_OPERATOR] = "operator"};
+
+    return role < sizeof(names) / sizeof(names[0]) ? names[role] : NULL;
+}
+
+uint32_t api_count_sessions(const struct api *api, const char *tenant, uint32_t role)
+{
+    const struct session *s;
+    uint32_t n = 0;
+
+    list_for_each(s, &api->sessions, link)
+        n += s->state == SESSION_OPEN && s->role == role && strcmp(s->grant.tenant, tenant) == 0;
+    return n;
 }
 
 uint32_t api_connections(const struct api *api)
