@@ -83,6 +83,9 @@ bool api_hangs(const struct api *api);
 
 /* What STATS replies. Its texts live as long as the api. */
 void api_figures(const struct api *api, struct msg_stats_reply *figures);
+/* Connected sessions of a tenant in a role; 0 for a number that is no role. */
+uint32_t api_count_sessions(const struct api *api, const char *tenant, uint32_t role);
+const char *api_role_name(uint32_t role); /* NULL: there is none of that number */
 /* How long it took to handle requests that were accepted, without what was answered later. */
 enum api_latency { API_LATENCY_LOOKUP, API_LATENCY_SAVE, API_LATENCY_LOAD, API_LATENCIES };
 const struct histogram *api_latency(const struct api *api, enum api_latency of);

@@ -38,8 +38,6 @@ static const char *state_name(const struct session *s)
     return s->state == SESSION_OPEN ? "connected" : "ended";
 }
 
-static const char *const role_names[] = {"none", "worker", "reader", "scheduler", "operator"};
-
 /* What it is allowed; a worker may be all but an operator. */
 static void write_roles(uint32_t roles, char text[VALUE_BYTES])
 {
@@ -70,7 +68,7 @@ static bool next_client(const struct session *asks, uint64_t after, struct row *
     snprintf(t[1], VALUE_BYTES, "%d", (int)process_pid(s->process));
     snprintf(t[2], VALUE_BYTES, "%u", process_uid(s->process));
     snprintf(t[3], VALUE_BYTES, "%s", s->grant.tenant);
-    snprintf(t[4], VALUE_BYTES, "%s", role_names[s->role]);
+    snprintf(t[4], VALUE_BYTES, "%s", api_role_name(s->role));
     snprintf(t[5], VALUE_BYTES, "%s", s->name);
     snprintf(t[6], VALUE_BYTES, "%s", state_name(s));
     snprintf(t[7], VALUE_BYTES, "%" PRIu64, (clock_now_us() - s->connected_us) / 1000);

@@ -172,6 +172,31 @@ static void write_copies(const struct msg_stats_reply *stats, struct text *t)
                  "Proofs and reports of what had ended.");
 }
 
+/* Of tenants that have any: there are few, and roles too. */
+static void write_sessions(const struct metrics_config *config, struct text *t)
+{
+    const char *const name = "kvcached_tenant_sessions";
+    const struct table *table = store_table(config->store);
+
+    text_metric(t, name, "gauge", "Connected sessions of a tenant, by what they said they are.");
+    for (uint32_t i = 0; i < TABLE_TENANTS && table_tenant(table, i)->used != ROW_NEVER; i++) {
+        const char *tenant = table_tenant(table, i)->name;
+        char value[2 * KVC_NAME_MAX + 3], labels[LABELS_MAX];
+
+        if (table_tenant(table, i)->used != ROW_USED)
+            continue;
+        for (uint32_t role = STORE_ROLE_WORKER; api_role_name(role) != NULL; role++) {
+            const uint32_t n = api_count_sessions(config->api, tenant, role);
+
+            if (n == 0)
+                continue;
+            snprintf(labels, sizeof(labels), "tenant=\"%s\",role=\"%s\"",
+                     text_label(tenant, value, sizeof(value)), api_role_name(role));
+            text_count(t, name, labels, n);
+        }
+    }
+}
+
 static void write_levels(const struct msg_stats_reply *stats, struct text *t)
 {
     text_gauge(t, "kvcached_blocks", stats->blocks, "Published blocks.");
@@ -283,6 +308,7 @@ void figures_write(const struct metrics_config *config, const struct histogram *
     write_paths(&of_store, t);
     write_peers(&peers, t);
     write_levels(&stats, t);
+    write_sessions(config, t);
     text_age(t, "kvcached_oldest_operation_seconds", stats.oldest_op_us,
              "Age of the oldest copy by a worker that is not proved.");
     text_metric(t, "kvcached_oldest_copy_seconds", "gauge",

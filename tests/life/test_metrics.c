@@ -244,6 +244,16 @@ static void expect(const char *sample, uint64_t figure)
                   (unsigned long long)figure);
 }
 
+// The worker of the test, in its user's tenant.
+static void expect_session_of(uid_t uid)
+{
+    char name[96];
+
+    snprintf(name, sizeof(name), "kvcached_tenant_sessions{tenant=\"uid:%u\",role=\"worker\"}",
+             uid);
+    expect(name, 1);
+}
+
 START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
 {
     struct engine worker, other;
@@ -268,6 +278,7 @@ START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
     ck_assert_uint_eq(stats.tiers[0].hits, 10);
     expect("kvcached_blocks", stats.blocks);
     expect("kvcached_sessions", stats.sessions);
+    expect_session_of(geteuid());
     expect("kvcached_saves_total", stats.saves);
     expect("kvcached_published_blocks_total", stats.published_blocks);
     expect("kvcached_misses_total", stats.misses);
