@@ -4,8 +4,12 @@
 //   test_driver_daemon_gpu [word]    only the tests whose name has the word
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,6 +100,56 @@ static void wait_for_hang(const struct scene_daemon *d, bool hangs)
         CHECK(scene_now_us() < until_us);
         usleep(20000);
     }
+}
+
+// What /healthz answers: the code of HTTP, and all of it in text.
+static int ask_health(const struct scene_daemon *d, char *text, size_t size)
+{
+    static const char request[] = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = open(d->log, O_RDONLY | O_CLOEXEC), code = 0;
+    const char *url;
+    ssize_t n = read(fd, text, size - 1);
+    size_t got = 0;
+
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    url = strstr(text, "url=http://127.0.0.1:");
+    if (url == NULL)
+        scene_waive("built without libmicrohttpd");
+    at.sin_port = htons((in_port_t)strtoul(url + strlen("url=http://127.0.0.1:"), NULL, 10));
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
+    CHECK(send(fd, request, strlen(request), MSG_NOSIGNAL) == (ssize_t)strlen(request));
+    while (got < size - 1 && (n = recv(fd, text + got, size - 1 - got, 0)) > 0)
+        got += (size_t)n;
+    close(fd);
+    text[got] = '\0';
+    CHECK(sscanf(text, "HTTP/1.1 %d", &code) == 1);
+    return code;
+}
+
+static void health_tells_of_a_driver_that_hangs(void)
+{
+    struct play p = {.by_daemon = true, .first_key = 1000};
+    struct scene_daemon d;
+    char text[8192];
+    pid_t pid;
+
+    all_off();
+    scene_daemon_start(&d, (const char *[]){"--metrics", "127.0.0.1:0", NULL});
+    CHECK(ask_health(&d, text, sizeof(text)) == 200);
+    on("hang-open");
+    pid = scene_fork(play, &d, &p);
+    wait_for_hang(&d, true);
+    CHECK(ask_health(&d, text, sizeof(text)) == 503);
+    CHECK(strstr(text, "wrong: GPUs whose driver does not come back: 1\n") != NULL);
+    off("hang-open");
+    CHECK(scene_wait(pid) == 0);
+    wait_for_hang(&d, false);
+    CHECK(ask_health(&d, text, sizeof(text)) == 200);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
 }
 
 static void an_open_that_hangs(void)
@@ -227,6 +281,7 @@ static void a_context_that_fails(void)
 
 static const struct scene_test tests[] = {
     {"F4 an open that hangs", an_open_that_hangs, 0},
+    {"health tells of a driver that hangs", health_tells_of_a_driver_that_hangs, 0},
     {"killed while its memory is opened", killed_while_its_memory_is_opened, 0},
     {"F4 a close that hangs", a_close_that_hangs, 0},
     {"an unmap that hangs for a while", an_unmap_that_hangs, 0},
