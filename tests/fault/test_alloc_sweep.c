@@ -268,6 +268,16 @@ static uint32_t ask_config(struct sweep *s)
     return talk_send(s->w.sock, WIRE_CONFIG, &message.base);
 }
 
+// One that waits: what has happened so far is not asked for.
+static uint32_t ask_watch(struct sweep *s)
+{
+    Kvcache__Watch message = KVCACHE__WATCH__INIT;
+
+    message.latest = true;
+    message.wait_ms = 1;
+    return talk_send(s->w.sock, WIRE_WATCH, &message.base);
+}
+
 static const struct request {
     const char *name;
     void (*prepare)(struct sweep *s);
@@ -294,6 +304,7 @@ static const struct request {
     {"PIN, unpin", published, ask_unpin, 0},
     {"QUOTA", operating, ask_quota, 0},
     {"CONFIG", operating, ask_config, 1},
+    {"WATCH", mapped, ask_watch, 1},
 };
 #define N_REQUESTS ((int)(sizeof(requests) / sizeof(requests[0])))
 

@@ -195,19 +195,28 @@ void play_report(struct play *p)
 
 void play_small(struct play *p)
 {
-    static const uint16_t types[] = {WIRE_NUDGE, WIRE_STATS, WIRE_PING, WIRE_UNREGISTER};
-    uint16_t type = types[fuzz_u8(&p->in) % 4];
+    static const uint16_t types[] = {WIRE_NUDGE, WIRE_STATS, WIRE_PING, WIRE_UNREGISTER,
+                                     WIRE_WATCH};
+    uint16_t type = types[fuzz_u8(&p->in) % 5];
     size_t len;
 
-    if (type == WIRE_UNREGISTER)
+    if (type == WIRE_UNREGISTER) {
         play_send(p, type, codec_put_unregister(p->me->part, play_body, &len), &len);
-    else
+    } else if (type == WIRE_WATCH) {
+        uint32_t how = fuzz_u8(&p->in);
+        const struct admin_watch watch = {
+            .after = how & 3, .latest = how & 4, .wait_ms = how >> 3 & 7, .boot_epoch = how >> 6};
+
+        play_send(p, type, codec_put_watch(&watch, play_body, &len), &len);
+    } else {
         play_send_raw(p, type, play_body, 0, 0);
+    }
 }
 
 void play_list(struct play *p)
 {
-    static const char *const lists[] = {"clients", "blocks", "layouts", "leases", "namespaces", "x"};
+    static const char *const lists[] = {"clients", "blocks",     "layouts",
+                                        "leases",  "namespaces", "x"};
     static const uint8_t digest[KVC_NAMESPACE_BYTES];
     const uint32_t which = fuzz_u8(&p->in);
     struct admin_list_query query = {
