@@ -157,7 +157,7 @@ void api_set_access(struct api *api, const struct access *access)
 }
 
 /* The first is the last, so that who finds it open finds all. They are closed with the api. */
-static kvc_status open_doors(struct api *api, const int socks[ACCESS_DOORS_MAX])
+static kvc_status open_doors(struct api *api, const int *socks)
 {
     kvc_status status = KVC_OK;
 
@@ -178,7 +178,7 @@ static void close_doors(struct api *api)
 }
 
 kvc_status api_serve(struct api *api, struct store *store, struct tier *const tiers[TIER_COUNT],
-                     const int socks[ACCESS_DOORS_MAX])
+                     const int *socks)
 {
     kvc_status status = wake_create(api->config.loop, store, &api->wake);
 

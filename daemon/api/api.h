@@ -59,7 +59,7 @@ struct store_events api_store_events(struct api *api);
  * was set. Store and tiers (NULL where there is none) stay until api_destroy.
  */
 kvc_status api_serve(struct api *api, struct store *store, struct tier *const tiers[TIER_COUNT],
-                     const int socks[ACCESS_DOORS_MAX]);
+                     const int *socks);
 
 /*
  * Who may do what from now on. Doors do not change after api_serve. A session that the rules would
