@@ -288,6 +288,7 @@ static int open_peers(struct server *s, uint64_t boot_epoch)
         .loop = &s->loop,
         .store = s->store,
         .tiers = s->tiers,
+        .device = &s->device,
         .boot_epoch = boot_epoch,
         .list = c->peers,
         .listen = c->peer_listen,

@@ -156,6 +156,7 @@ static kvc_status choose_mode(struct peer *peer, uint32_t theirs)
     uint32_t native = native_mode(peer->transports, version);
 
     peer->mode = native;
+    peer->may_send = (allowed & 1u << MESSAGE_SEND) != 0;
     if (native != MESSAGE_VIEWS && allowed & 1u << native) {
         snprintf(peer->reason, sizeof(peer->reason), "native in UCX %.16s", version);
     } else if (allowed & 1u << MESSAGE_SEND) {

@@ -130,13 +130,17 @@ static void readied_cb(uv_work_t *work, int status)
         b->ready(b);
 }
 
-/* What the background has made so far takes a look here and no more. */
+/* An extent that the background has made takes a look here and no more. */
 static bool is_made(const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n; i++)
-        if (b->blocks[i].offset + b->shape->span >
-            tier_populated(b->peers->config.tiers[b->blocks[i].tier]))
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct tier *tier = b->peers->config.tiers[b->blocks[i].tier];
+        const uint64_t extent = tier_extent_bytes(tier);
+        const uint64_t last = (b->blocks[i].offset + b->shape->span - 1) / extent;
+
+        if ((last + 1) * extent > tier_populated(tier))
             return false;
+    }
     return true;
 }
 

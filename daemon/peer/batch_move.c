@@ -152,12 +152,42 @@ static bool can_get(const struct batch *b, const struct message_result *result)
 
 /* Control. */
 
+static void send_fetch(struct batch *b)
+{
+    uint8_t places[KVC_CHUNK_BLOCKS * 4], destinations[KVC_CHUNK_BLOCKS * 8];
+    uint8_t regions[KVC_CHUNK_BLOCKS];
+    const struct message m = {
+        .type = MESSAGE_FETCH,
+        .fetch = {.id = b->id,
+                  .lease = b->lease,
+                  .part = b->part,
+                  .mode = b->mode,
+                  .view_bytes = b->view_bytes,
+                  .n = b->n,
+                  .places = places,
+                  .destinations = destinations,
+                  .regions = regions},
+    };
+
+    for (uint32_t i = 0; i < b->n; i++) {
+        message_set_u32(places, i, b->blocks[i].place);
+        message_set_u64(destinations, i, b->blocks[i].offset);
+        regions[i] = b->blocks[i].tier;
+    }
+    link_send(b->peer->control, &m);
+}
+
 void batch_result(struct peer *peer, const struct message_result *result)
 {
     struct batch *b = batch_find(peer, result->id);
 
     if (b == NULL || b->state != BATCH_ASKED || b->told) {
         peer->stale++;
+        return;
+    }
+    if (result->status == KVC_E_DEVICE && b->mode == MESSAGE_GET && peer->may_send) {
+        b->mode = MESSAGE_SEND; /* what cannot be read there can be sent */
+        send_fetch(b);
         return;
     }
     if (result->status != KVC_OK) {
@@ -205,28 +235,8 @@ static kvc_status choose_view(struct batch *b)
 
 static void ask(struct batch *b)
 {
-    uint8_t places[KVC_CHUNK_BLOCKS * 4], destinations[KVC_CHUNK_BLOCKS * 8];
-    uint8_t regions[KVC_CHUNK_BLOCKS];
-    const struct message m = {
-        .type = MESSAGE_FETCH,
-        .fetch = {.id = b->id,
-                  .lease = b->lease,
-                  .part = b->part,
-                  .mode = b->mode,
-                  .view_bytes = b->view_bytes,
-                  .n = b->n,
-                  .places = places,
-                  .destinations = destinations,
-                  .regions = regions},
-    };
-
-    for (uint32_t i = 0; i < b->n; i++) {
-        message_set_u32(places, i, b->blocks[i].place);
-        message_set_u64(destinations, i, b->blocks[i].offset);
-        regions[i] = b->blocks[i].tier;
-    }
     batch_set_state(b, BATCH_ASKED);
-    link_send(b->peer->control, &m);
+    send_fetch(b);
 }
 
 /* Nothing may be written to what has no memory yet; a view is unpacked on the pool, which sees to

@@ -33,6 +33,7 @@ struct peers_config {
     uv_loop_t *loop;
     struct store *store; /* it and the tiers stay until peers_destroy */
     struct tier *const *tiers;
+    const struct device *device; /* what they stand on; stays too */
     uint64_t boot_epoch;
     /* As the settings have them; "none" where there is nothing. */
     const char *list, *listen, *secret_file, *tenant;

@@ -329,6 +329,8 @@ static kvc_status open_transport(struct peers *peers, char *why, size_t size)
         return explain(why, size, status, "%s", text);
     status = peers_register_tiers(peers);
     if (status == KVC_OK)
+        status = stage_open(peers);
+    if (status == KVC_OK)
         status = ucx_worker_open(peers->ucx, peers->config.loop, batch_message, peers, &peers->ask);
     if (status == KVC_OK)
         status = ucx_worker_open(peers->ucx, peers->config.loop, NULL, NULL, &peers->serve);
@@ -475,6 +477,7 @@ void peers_destroy(struct peers *peers)
     for (enum tier_kind t = 0; t < TIER_COUNT; t++)
         if (peers->ucx != NULL)
             ucx_unregister(peers->ucx, &peers->memory[t]);
+    stage_close(peers);
     ucx_close(peers->ucx);
     shapes_free(peers);
     secret_forget(&peers->secret);

@@ -13,7 +13,9 @@
 void service_set_state(struct service *s, enum service_state state)
 {
     static const uint8_t legal[] = {
-        [SERVE_WAITING] = 1u << SERVE_PACKING | 1u << SERVE_SENDING | 1u << SERVE_PLACED,
+        [SERVE_WAITING] =
+            1u << SERVE_STAGING | 1u << SERVE_PACKING | 1u << SERVE_SENDING | 1u << SERVE_PLACED,
+        [SERVE_STAGING] = 1u << SERVE_PACKING | 1u << SERVE_SENDING,
         [SERVE_PACKING] = 1u << SERVE_SENDING,
         [SERVE_SENDING] = 0,
         [SERVE_PLACED] = 0,
@@ -26,6 +28,8 @@ void service_set_state(struct service *s, enum service_state state)
 
 const uint8_t *service_address(const struct service *s, uint32_t i)
 {
+    if (s->staged & 1ull << i)
+        return stage_address(s->peers, s->stage) + i * s->shape->span;
     return tier_address(s->peers->config.tiers[s->from[i].tier], s->from[i].offset);
 }
 
@@ -74,7 +78,9 @@ static void end(struct service *s, bool served)
     struct guest *g = s->guest;
 
     list_remove(&s->link);
-    if (s->state == SERVE_WAITING) {
+    if (s->stage < PEERS_STAGES)
+        stage_give(s->peers, s->stage);
+    if (!s->running) {
         g->n_waiting--;
     } else {
         g->n_running--;
@@ -97,10 +103,15 @@ static void end(struct service *s, bool served)
 
 void service_finish(struct service *s, bool served)
 {
-    struct guest *g = s->guest;
+    struct peers *peers = s->peers;
+    struct guest *g = s->guest, *other;
+    const bool staged = s->stage < PEERS_STAGES;
 
     end(s, served);
     start_some(g);
+    if (staged)
+        list_for_each(other, &peers->guests, link)
+            start_some(other);
     guest_settle(g);
 }
 
@@ -135,35 +146,48 @@ static kvc_status open_load(struct service *s)
     for (uint32_t i = 0; status == KVC_OK && i < s->n; i++) {
         s->from[i] = locations[s->places[i] - first];
         if (!peers_is_memory(s->peers, (enum tier_kind)s->from[i].tier))
-            status = KVC_E_DEVICE; /* only on a GPU, which this transport does not reach */
+            s->staged |= 1ull << i;
     }
     mem_free(locations);
     return status;
 }
 
-static void begin(struct service *s)
+static kvc_status move(struct service *s)
+{
+    if (fault_fires("peer.serve"))
+        return KVC_E_DEVICE;
+    return s->staged != 0 ? service_stage(s) : service_move(s);
+}
+
+/* false: it waits on, for memory to pass through. */
+static bool begin(struct service *s)
 {
     struct guest *g = s->guest;
-    kvc_status status = open_load(s);
+    kvc_status status;
 
+    s->staged = 0;
+    status = open_load(s);
     s->bytes = status == KVC_OK ? s->n * s->shape->span : 0;
+    if (status == KVC_OK)
+        status = move(s);
+    if (status == KVC_E_BUSY && s->load != NULL) {
+        store_load_copied(s->peers->config.store, s->load, false);
+        s->load = NULL;
+        return false;
+    }
     if (status == KVC_OK) {
+        s->running = true;
         list_move_back(&g->running, &s->link);
         g->n_running++;
         g->n_waiting--;
         s->peers->sending += s->bytes;
-        status = fault_fires("peer.serve") ? KVC_E_DEVICE : service_move(s);
-        if (status == KVC_OK)
-            return;
-        g->n_running--;
-        g->n_waiting++;
-        s->peers->sending -= s->bytes;
+    } else {
         if (s->lane < PEER_LANES)
             g->lanes.used[s->lane] = false;
-        s->state = SERVE_WAITING;
+        service_refuse(g, s->id, status);
+        end(s, false);
     }
-    service_refuse(g, s->id, status);
-    end(s, false);
+    return true;
 }
 
 static void start_some(struct guest *g)
@@ -172,7 +196,8 @@ static void start_some(struct guest *g)
 
     while (g->n_running < PEER_LANES && g->control != NULL && g->endpoint != NULL &&
            (s = list_first(&g->waiting, struct service, link)) != NULL)
-        begin(s);
+        if (!begin(s))
+            return;
 }
 
 void serve_fetch(struct guest *g, const struct message_fetch *m)
@@ -197,6 +222,7 @@ void serve_fetch(struct guest *g, const struct message_fetch *m)
     s->view_bytes = m->view_bytes;
     s->n = m->n;
     s->lane = PEER_LANES;
+    s->stage = PEERS_STAGES;
     for (uint32_t i = 0; i < m->n; i++) {
         s->places[i] = message_u32(m->places, i);
         if (!message_has_destinations(m->mode))

@@ -6,6 +6,7 @@
 
 enum service_state {
     SERVE_WAITING, /* for a lane */
+    SERVE_STAGING, /* on the pool: from a GPU */
     SERVE_PACKING, /* on the pool */
     SERVE_SENDING, /* operations run */
     SERVE_PLACED,  /* the guest reads by itself until it says DONE */
@@ -23,7 +24,9 @@ struct service {
     struct guest *guest;
     enum service_state state;
     uint64_t id, lease, view_bytes, bytes;
-    uint32_t part, mode, n, lane;
+    uint32_t part, mode, n, lane, stage;
+    uint64_t staged; /* a bit for each block that is on a GPU */
+    bool running;
     const struct shape *shape;
     struct load *load; /* NULL: none is open */
     kvc_status status;
@@ -45,5 +48,11 @@ void service_finish(struct service *s, bool served); /* frees it, and begins wha
 
 /* serve_move.c: KVC_OK, or nothing has begun. */
 kvc_status service_move(struct service *s);
+
+/* serve_stage.c: blocks of a GPU are copied to host memory, and then it moves. KVC_E_BUSY: there
+ * is no room now, and nothing has begun. */
+kvc_status service_stage(struct service *s);
+bool service_is_wanted(const struct service *s); /* whether the guest is still there */
+const struct ucx_memory *service_memory(const struct service *s, uint32_t i); /* of its address */
 
 #endif

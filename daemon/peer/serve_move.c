@@ -75,7 +75,7 @@ static void packed_cb(uv_work_t *work, int status)
     struct guest *g = s->guest;
 
     (void)status;
-    if (g->control == NULL || g->control->state != LINK_OPEN || g->endpoint == NULL) {
+    if (!service_is_wanted(s)) {
         service_finish(s, false);
         return;
     }
@@ -130,7 +130,7 @@ static void put_run(struct service *s, uint32_t first, uint32_t n)
     n_runs = plan_runs(from, to, n, s->shape->span, runs);
     for (uint32_t i = 0; i < n_runs; i++)
         ucx_put(s->guest->endpoint, next_op(s, put_cb), (const void *)(uintptr_t)runs[i].from,
-                runs[i].bytes, &s->peers->memory[s->from[first].tier], runs[i].to, region->rkey);
+                runs[i].bytes, service_memory(s, first), runs[i].to, region->rkey);
 }
 
 static kvc_status begin_put(struct service *s)
@@ -143,7 +143,7 @@ static kvc_status begin_put(struct service *s)
     service_set_state(s, SERVE_SENDING);
     for (uint32_t i = 1; i <= s->n; i++) {
         if (i < s->n && s->regions[i] == s->regions[first] &&
-            s->from[i].tier == s->from[first].tier)
+            service_memory(s, i) == service_memory(s, first))
             continue;
         put_run(s, first, i - first);
         first = i;
@@ -165,7 +165,7 @@ static void send_run(struct service *s, uint32_t first, uint32_t n)
         const uint32_t blocks = first + n - at < most ? first + n - at : most;
 
         ucx_send(s->guest->endpoint, next_op(s, sent_cb), &(struct ucx_tag){s->id, at, blocks},
-                 service_address(s, at), blocks * span, &s->peers->memory[s->from[at].tier]);
+                 service_address(s, at), blocks * span, service_memory(s, at));
     }
 }
 
@@ -173,7 +173,7 @@ static bool are_neighbours(const struct service *s, uint32_t i)
 {
     const uint64_t span = s->shape->span;
 
-    return s->from[i].tier == s->from[i - 1].tier && s->regions[i] == s->regions[i - 1] &&
+    return service_memory(s, i) == service_memory(s, i - 1) && s->regions[i] == s->regions[i - 1] &&
            service_address(s, i) == service_address(s, i - 1) + span &&
            s->destinations[i] == s->destinations[i - 1] + span;
 }

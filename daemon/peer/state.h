@@ -13,6 +13,7 @@
 
 #define PEERS_MAX     16u /* that are asked, and as many again that ask */
 #define PEER_LANES    2u  /* batches of one peer that are under way, each with memory of its own */
+#define PEERS_STAGES  4u  /* batches on their way from a GPU, each with memory of its own */
 #define PEER_NAME_MAX 64u
 
 /* A layout, as copies and checksums need it; made once and kept. */
@@ -73,6 +74,7 @@ struct peer {
     struct ucx_endpoint *endpoint;
     char transports[UCX_LANES_MAX];
     uint32_t mode; /* enum message_mode */
+    bool may_send; /* MESSAGE_SEND, too */
     uint64_t epoch;
     struct region regions[TIER_COUNT];
     struct lanes lanes;
@@ -107,6 +109,9 @@ struct peers {
     struct ucx *ucx;
     struct ucx_worker *ask, *serve;
     struct ucx_memory memory[TIER_COUNT]; /* of the tiers that are host memory */
+    struct tier *stage;                   /* NULL: no memory is a GPU's */
+    struct ucx_memory stage_memory;
+    bool stage_used[PEERS_STAGES];
     struct link_config ask_links, serve_links;
     uv_tcp_t listener;
     uv_timer_t tick;
@@ -142,6 +147,17 @@ kvc_status lanes_open(struct peers *peers, struct lanes *lanes);
 void lanes_close(struct peers *peers, struct lanes *lanes);
 uint32_t lane_take(struct lanes *lanes); /* PEER_LANES: none is free */
 uint8_t *lane_base(const struct lanes *lanes, uint32_t lane);
+
+/* stage.c: VIEW_SLAB_BYTES each. */
+kvc_status stage_open(struct peers *peers); /* before the loop runs */
+void stage_close(struct peers *peers);
+uint32_t stage_take(struct peers *peers); /* PEERS_STAGES: none is free */
+void stage_give(struct peers *peers, uint32_t stage);
+const uint8_t *stage_address(const struct peers *peers, uint32_t stage);
+/* Pool thread: begins to copy from the GPU tier, and waits for what was begun. */
+kvc_status stage_copy(const struct peers *peers, uint32_t stage, uint64_t at, uint64_t from,
+                      uint64_t bytes);
+kvc_status stage_settle(const struct peers *peers);
 
 /* peers.c */
 kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner);

@@ -319,7 +319,8 @@ static uint64_t peers_sum(int i, const char *field)
         while (from > text && *from != '{')
             from--;
         at = strstr(from, name);
-        sum += at != NULL ? strtoull(at + strlen(name), NULL, 10) : 0;
+        sum += at != NULL ? strtoull(at + strlen(name) + strspn(at + strlen(name), " \""), NULL, 10)
+                          : 0;
         row = strstr(row + 1, "\"serves\"");
     }
     return sum;

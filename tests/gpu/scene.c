@@ -429,6 +429,7 @@ void worker_open_with(struct worker *w, const struct scene_daemon *d,
         .lookup_ms = SCENE_MS,
         .save_ms = SCENE_MS,
         .load_ms = SCENE_MS,
+        .remote_ms = options->remote_ms,
     };
     kvc_status status;
 

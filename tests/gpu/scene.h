@@ -74,9 +74,10 @@ struct worker {
 struct worker_options {
     kvc_role role;
     uint32_t n_blocks;
-    int ordinal;    // of its GPU
-    bool mapped;    // its KV cache is made of mapped pieces, which is what torch's segments are
-    bool by_daemon; // the daemon copies
+    int ordinal;        // of its GPU
+    uint32_t remote_ms; // other daemons are asked for what a lookup misses
+    bool mapped;        // its KV cache is made of mapped pieces, which is what torch's segments are
+    bool by_daemon;     // the daemon copies
     bool may_be_refused; // what registering its part said stands in worker::registered
 };
 

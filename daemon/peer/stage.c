@@ -1,0 +1,77 @@
+/* Host memory that blocks of a GPU pass through on their way to a peer. */
+#ifdef KVC_UCX
+
+#include "daemon/base/fault.h"
+#include "daemon/peer/state.h"
+
+kvc_status stage_open(struct peers *peers)
+{
+    const struct tier *gpu = peers->config.tiers[TIER_GPU];
+    struct device_slab *slab;
+    kvc_status status;
+
+    if (gpu == NULL || tier_extents(gpu) == 0 || peers_is_memory(peers, TIER_GPU))
+        return KVC_OK;
+    status =
+        tier_create(TIER_HOST, peers->config.device, VIEW_SLAB_BYTES, PEERS_STAGES, &peers->stage);
+    if (status != KVC_OK)
+        return status;
+    slab = tier_slab(peers->stage);
+    for (uint32_t i = 0; i < PEERS_STAGES && status == KVC_OK; i++)
+        status = slab->ops->extent_populate(slab, i, 0, VIEW_SLAB_BYTES);
+    if (status == KVC_OK)
+        status = ucx_register(peers->ucx, tier_address(peers->stage, 0), tier_bytes(peers->stage),
+                              &peers->stage_memory);
+    if (status == KVC_OK)
+        peers->figures.registrations++;
+    return status;
+}
+
+void stage_close(struct peers *peers)
+{
+    if (peers->ucx != NULL)
+        ucx_unregister(peers->ucx, &peers->stage_memory);
+    tier_destroy(peers->stage);
+    peers->stage = NULL;
+}
+
+uint32_t stage_take(struct peers *peers)
+{
+    for (uint32_t i = 0; peers->stage != NULL && i < PEERS_STAGES; i++) {
+        if (peers->stage_used[i])
+            continue;
+        peers->stage_used[i] = true;
+        return i;
+    }
+    return PEERS_STAGES;
+}
+
+void stage_give(struct peers *peers, uint32_t stage)
+{
+    peers->stage_used[stage] = false;
+}
+
+const uint8_t *stage_address(const struct peers *peers, uint32_t stage)
+{
+    return tier_address(peers->stage, stage * VIEW_SLAB_BYTES);
+}
+
+kvc_status stage_copy(const struct peers *peers, uint32_t stage, uint64_t at, uint64_t from,
+                      uint64_t bytes)
+{
+    struct device_slab *to = tier_slab(peers->stage);
+
+    return fault_fires("peer.stage")
+               ? KVC_E_DEVICE
+               : to->ops->copy(to, stage * VIEW_SLAB_BYTES + at,
+                               tier_slab(peers->config.tiers[TIER_GPU]), from, bytes);
+}
+
+kvc_status stage_settle(const struct peers *peers)
+{
+    struct device_slab *slab = tier_slab(peers->stage);
+
+    return slab->ops->settle(slab);
+}
+
+#endif

@@ -1,0 +1,122 @@
+// Blocks that another daemon has only in its GPU's memory: they come by its host memory, into host
+// memory here. Every byte that is loaded is compared.
+//
+//   test_peer_daemon_gpu [word]    only the tests whose name has the word
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/gpu/scene.h"
+
+#define BLOCKS 200u
+
+static struct scene_daemon source, asker;
+
+struct play {
+    uint32_t first_key, n;
+};
+
+static void play_put(const struct scene_daemon *d, void *arg)
+{
+    const struct play *p = arg;
+    struct worker w;
+
+    worker_open(&w, d, KVC_ROLE_WORKER, p->n);
+    worker_put(&w, p->first_key, p->n);
+    CHECK(worker_lookup(&w, p->first_key, p->n) == p->n && w.lease.gpu == p->n);
+    KVC(&w, kvc_release(w.client, w.lease.id));
+    worker_close(&w);
+}
+
+// Until the daemons are linked, nobody is asked.
+static void play_fetch(const struct scene_daemon *d, void *arg)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+    const struct play *p = arg;
+    uint32_t blocks = 0;
+    struct worker w;
+
+    worker_open_with(
+        &w, d,
+        &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = p->n, .remote_ms = SCENE_MS});
+    while (blocks < p->n) {
+        CHECK(scene_now_us() < until_us);
+        CHECK(worker_lookup(&w, p->first_key, p->n) == 0);
+        KVC(&w, kvc_remote(w.client, w.lease.fetch, SCENE_MS, &blocks));
+        CHECK(blocks == 0 || blocks == p->n);
+        usleep(10000);
+    }
+    worker_verify(&w, p->first_key, p->n);
+    CHECK(worker_lookup(&w, p->first_key, p->n) == p->n && w.lease.host == p->n);
+    KVC(&w, kvc_release(w.client, w.lease.id));
+    worker_close(&w);
+}
+
+static int free_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+          getsockname(fd, (struct sockaddr *)&address, &len) == 0);
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+static void begin(const char *transfer)
+{
+    char address[32], output[2048];
+
+    snprintf(address, sizeof(address), "127.0.0.1:%d", free_port());
+    (void)scene_daemon_run((const char *[]){"--peer-listen", "nowhere:1", NULL}, output,
+                           sizeof(output));
+    if (strstr(output, "UCX") != NULL || strstr(output, "built without") != NULL)
+        scene_waive("no UCX");
+    scene_daemon_start(&source,
+                       (const char *[]){"--peer-listen", address, "--transfer", transfer,
+                                        "--gpu-bytes", "64M", "--host-bytes", "64M", NULL});
+    scene_daemon_start(&asker,
+                       (const char *[]){"--peers", address, "--transfer", transfer, "--gpu-bytes",
+                                        "64M", "--host-bytes", "128M", NULL});
+}
+
+static void end(void)
+{
+    scene_settled(&source);
+    scene_settled(&asker);
+    scene_daemon_stop(&asker);
+    scene_daemon_stop(&source);
+}
+
+static void fetched(const char *transfer)
+{
+    struct play p = {1000, BLOCKS};
+
+    begin(transfer);
+    scene_run(play_put, &source, &p);
+    scene_run(play_fetch, &asker, &p);
+    end();
+}
+
+static void exactly(void)
+{
+    fetched("exact");
+}
+
+static void by_views(void)
+{
+    fetched("views");
+}
+
+static const struct scene_test tests[] = {
+    {"what a GPU has comes exactly", exactly, 0},
+    {"what a GPU has comes by views", by_views, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return scene_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
+}
