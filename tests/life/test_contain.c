@@ -72,12 +72,12 @@ static bool enter(const struct container *c)
     return unshare(flags | CLONE_NEWUSER) == 0 && become_root_inside(uid, gid);
 }
 
-// No /proc, no /dev, no /dev/shm, no /tmp.
-static bool enter_root(const struct container *c)
+// The working folder becomes /run, and there is no /proc, no /dev/shm, no /tmp.
+static bool enter_root(void)
 {
     const char *root = "/tmp"; // covered by an empty file system, in this namespace only
 
-    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && chdir(c->folder) == 0 &&
+    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
            mount("none", root, "tmpfs", 0, NULL) == 0 && mkdir("/tmp/run", 0755) == 0 &&
            mount(".", "/tmp/run", NULL, MS_BIND, NULL) == 0 &&
            mount("none", "/tmp/run", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) == 0 &&
@@ -93,12 +93,13 @@ static pid_t start(const struct container *c, play_fn *play, const char *name)
     if (outer > 0)
         return outer;
     snprintf(socket, sizeof(socket), "/run/%s", name);
-    if (!enter(c))
+    // Who makes a container can reach what nobody in it could.
+    if (chdir(c->folder) < 0 || !enter(c))
         _exit(NOTHING);
     inner = fork();
     if (inner == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (!enter_root(c))
+        if (!enter_root())
             _exit(NOTHING);
         ck_assert_int_eq(getpid(), 1);
         ck_assert_int_eq(access("/proc", F_OK), -1);
@@ -239,21 +240,27 @@ static void sees_nobody(const char *socket)
     engine_close(&e);
 }
 
-// Both are root, for the daemon too: the sockets tell them apart. Each gets the folder of its own.
+// All are root in there, and for the daemon too, or all one user: the sockets tell them apart. Each
+// gets a folder of its own, beyond a folder that keeps others out.
 START_TEST(two_containers_of_root_are_two_tenants)
 {
-    char folders[2][96], settings[2][256];
+    const char *closed = tmpdir_file("tenants");
+    char folders[2][160], settings[2][384];
     struct container c[2];
     struct daemon *d;
 
+    if (_i == 1 && geteuid() != 0)
+        TEST_SKIP("needs root, to become another user");
+    ck_assert_int_eq(mkdir(closed, 0700), 0);
     for (int i = 0; i < 2; i++) {
-        snprintf(folders[i], sizeof(folders[i]), "%s/%c", tmpdir_path(), 'a' + i);
-        snprintf(settings[i], sizeof(settings[i]), "%s/s1 tenant=%c roles=worker", folders[i],
-                 'a' + i);
+        snprintf(folders[i], sizeof(folders[i]), "%s/%c", closed, 'a' + i);
+        snprintf(settings[i], sizeof(settings[i]), "%s/s1 tenant=%c roles=worker mode=0666",
+                 folders[i], 'a' + i);
         ck_assert_int_eq(mkdir(folders[i], 0755), 0);
-        c[i] = (struct container){.user_ns = geteuid() != 0, .folder = folders[i]};
+        c[i] = (struct container){
+            .uid = _i == 1 ? UID : 0, .user_ns = _i == 1 || geteuid() != 0, .folder = folders[i]};
     }
-    SKIP_WITHOUT(&(const struct container){.user_ns = geteuid() != 0, .folder = tmpdir_path()});
+    SKIP_WITHOUT(&c[0]);
     d = daemon_start((const char *const[]){"--socket", settings[0], "--socket", settings[1],
                                            "--tenant-shares", "*=50%", NULL});
     run(&c[0], saves_and_loads, "s1");
@@ -302,5 +309,5 @@ CHECK_MAIN_LOOPS("life/contain", CHECK_LIFE_S,
                  {a_worker_needs_nothing_but_the_socket, 0, 0, CHECK_BOTH_WAYS},
                  {root_of_a_user_namespace_is_his_user, 0, 0, CHECK_BOTH_WAYS},
                  {a_container_that_is_killed_leaves_nothing, 0, 0, CHECK_BOTH_WAYS},
-                 {two_containers_of_root_are_two_tenants, 0, 0},
+                 {two_containers_of_root_are_two_tenants, 0, 1},
                  {a_container_finds_the_daemon_that_starts_again, 0, 0})
