@@ -95,6 +95,41 @@ kvc_status admin_watch(kvc_client *client, const struct admin_watch *watch,
     return KVC_OK;
 }
 
+kvc_status admin_drain(kvc_client *client, enum admin_action action, struct admin_drain *drain)
+{
+    struct call call = {.type = WIRE_DRAIN};
+    struct wire_packet reply;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_drain(action, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->connect_ms, &reply);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_drain_reply(&client->scratch, &reply, drain))
+        return client_distrust(client, "DrainReply", "malformed");
+    return KVC_OK;
+}
+
+kvc_status admin_verify(kvc_client *client, enum admin_action action, uint64_t bytes_per_s,
+                        struct admin_verify *verify)
+{
+    struct call call = {.type = WIRE_VERIFY};
+    struct wire_packet reply;
+    kvc_status status = client_enter(client);
+
+    if (status != KVC_OK)
+        return status;
+    status = codec_put_verify(action, bytes_per_s, client->rpc.body, &call.len);
+    status = client_call(client, &call, status, client->connect_ms, &reply);
+    if (status != KVC_OK)
+        return status;
+    if (!codec_get_verify_reply(&client->scratch, &reply, verify))
+        return client_distrust(client, "VerifyReply", "malformed");
+    return KVC_OK;
+}
+
 kvc_status admin_ping(kvc_client *client, const void *payload, size_t len)
 {
     struct call call = {.type = WIRE_PING};

@@ -129,6 +129,22 @@ struct admin_watch_reply {
 kvc_status admin_watch(kvc_client *client, const struct admin_watch *watch,
                        struct admin_watch_reply *reply);
 
+/* What goes on for a while: how it stands, and before that, to begin or to end it. */
+enum admin_action { ADMIN_LOOK, ADMIN_BEGIN, ADMIN_END };
+struct admin_drain {
+    bool draining, drained;
+    uint64_t filling_slots, open_loads, leases, moving_blocks, sessions, quarantined_slots;
+};
+kvc_status admin_drain(kvc_client *client, enum admin_action action, struct admin_drain *drain);
+struct admin_verify {
+    bool running;
+    uint32_t permille; /* that it has looked at */
+    uint64_t checked, bad, unchecked, failed, bytes, elapsed_us;
+};
+/* KVC_E_BUSY: one is under way. */
+kvc_status admin_verify(kvc_client *client, enum admin_action action, uint64_t bytes_per_s,
+                        struct admin_verify *verify);
+
 /* Round trip with a payload that must come back. */
 kvc_status admin_ping(kvc_client *client, const void *payload, size_t len);
 

@@ -270,6 +270,14 @@ kvc_status codec_put_quota(const uint8_t *digest, const struct admin_quota *quot
 bool codec_get_quota_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                            uint32_t *namespaces);
 kvc_status codec_put_config(const char *name, const char *value, uint8_t *body, size_t *len);
+struct admin_drain;
+kvc_status codec_put_drain(uint32_t action, uint8_t *body, size_t *len);
+bool codec_get_drain_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                           struct admin_drain *drain);
+struct admin_verify;
+kvc_status codec_put_verify(uint32_t action, uint64_t bytes_per_s, uint8_t *body, size_t *len);
+bool codec_get_verify_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
+                            struct admin_verify *verify);
 struct admin_list_query;
 kvc_status codec_put_list(const struct admin_list_query *query, uint8_t *body, size_t *len);
 bool codec_get_list_reply(struct codec_scratch *scratch, const struct wire_packet *packet,

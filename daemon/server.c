@@ -503,7 +503,7 @@ static bool is_owed(const struct server *s)
     if (s->populate != NULL || (s->mover != NULL && mover_count(s->mover) > 0) ||
         (s->renewer != NULL && renewer_count(s->renewer) > 0) ||
         (s->peers != NULL && peers_count(s->peers) > 0) ||
-        (s->api != NULL && api_connections(s->api) > 0))
+        (s->api != NULL && (api_connections(s->api) > 0 || api_verifies(s->api))))
         return true;
     if (s->api != NULL && (api_pieces(s->api) > 0 || api_errands(s->api) > 0) && !api_hangs(s->api))
         return true;

@@ -111,6 +111,12 @@ void pack_host_scatter(const struct pack_job *job);
  */
 uint64_t pack_checksum_slice(const void *bytes, uint64_t len, uint32_t slice);
 
+/*
+ * The share of a run of a slice: len bytes from unit number first_unit on, whole units unless they
+ * are its last. The shares of runs that make up the slice add up to its checksum.
+ */
+uint64_t pack_checksum_run(const void *bytes, uint64_t len, uint32_t slice, uint64_t first_unit);
+
 /* The checksum of a whole block as it lies in its slot. */
 uint64_t pack_checksum_slot(const struct pack_layout *layout, const uint8_t *slot);
 

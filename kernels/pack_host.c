@@ -266,6 +266,11 @@ uint64_t pack_checksum_slice(const void *bytes, uint64_t len, uint32_t slice)
     return run_share(bytes, len, checksum_key(slice));
 }
 
+uint64_t pack_checksum_run(const void *bytes, uint64_t len, uint32_t slice, uint64_t first_unit)
+{
+    return run_share(bytes, len, checksum_key(slice) + first_unit * CHECKSUM_STEP);
+}
+
 uint64_t pack_checksum_slot(const struct pack_layout *layout, const uint8_t *slot)
 {
     uint64_t total = 0;

@@ -51,7 +51,9 @@ enum wire_type {
     WIRE_REPORT = 29, /* no reply */
     WIRE_QUOTA = 30,
     WIRE_REMOTE = 31,
-    WIRE_TYPE_MAX = 31,
+    WIRE_DRAIN = 32,
+    WIRE_VERIFY = 33,
+    WIRE_TYPE_MAX = 33,
 
     WIRE_DEBUG = 0x3f00, /* debug builds only: faults, clock, invariants */
 

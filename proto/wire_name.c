@@ -36,6 +36,8 @@ static const struct {
     [WIRE_REPORT] = {"REPORT", "REPORT reply"},
     [WIRE_QUOTA] = {"QUOTA", "QUOTA reply"},
     [WIRE_REMOTE] = {"REMOTE", "REMOTE reply"},
+    [WIRE_DRAIN] = {"DRAIN", "DRAIN reply"},
+    [WIRE_VERIFY] = {"VERIFY", "VERIFY reply"},
 };
 
 const char *wire_type_name(uint16_t type)

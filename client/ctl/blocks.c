@@ -38,8 +38,7 @@ static const struct field fields[] = {
 static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
 
 static const struct option_table table = {
-    .help =
-        "Lists blocks, published or being filled, in no order.\n"
+    .help = "Lists blocks, published or being filled, in no order.\n"
             "One that stays meanwhile comes once; others may come twice or not at all.",
     .json = &shape,
     OPTION_ROWS(rows)};

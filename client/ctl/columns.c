@@ -13,6 +13,7 @@ static const struct column clients[] = {
     {"connected_ms", COLUMN_MS, "SINCE", "since it connected"},
     {"requests", COLUMN_NUMBER, "REQUESTS", "that it has sent"},
     {"queued_bytes", COLUMN_BYTES, "UNREAD", "of replies that it has not read"},
+    {"may_be", COLUMN_TEXT, NULL, "the roles that it may have"},
 };
 
 static const struct column namespaces[] = {

@@ -1,6 +1,8 @@
 #include "client/ctl/human.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* In the largest unit of which it is one or more. */
@@ -77,4 +79,24 @@ const char *human_bar(uint64_t part, uint64_t whole, int cells, char *text)
     memset(text + filled, '.', (size_t)(cells - filled));
     text[cells] = '\0';
     return text;
+}
+
+bool human_parse_size(const char *text, int64_t *value)
+{
+    static const char units[] = "KMGT";
+    const char *unit;
+    char *end;
+    long long number;
+    int64_t factor = 1;
+
+    errno = 0;
+    number = strtoll(text, &end, 10);
+    if (errno || end == text)
+        return false;
+    unit = *end ? strchr(units, *end) : NULL;
+    if (unit) {
+        factor = 1ll << 10 * (unit - units + 1);
+        end++;
+    }
+    return *end == '\0' && !__builtin_mul_overflow(number, factor, value);
 }

@@ -5,6 +5,7 @@
 #ifndef KVC_CTL_HUMAN_H
 #define KVC_CTL_HUMAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define HUMAN_MAX 64
@@ -16,5 +17,8 @@ const char *human_count(double n, char *text); /* "850", "12.3 k": at most six c
 
 /* "#####.....": part of whole in so many cells; more than nothing is at least one of them. */
 const char *human_bar(uint64_t part, uint64_t whole, int cells, char *text);
+
+/* "4G", and "-4G" too: what is allowed is for others to say. K, M, G, T are powers of 1024. */
+bool human_parse_size(const char *text, int64_t *bytes);
 
 #endif

@@ -29,6 +29,8 @@ static const struct command commands[] = {
     {"flush", "drop everything, a namespace, or some keys", flush_command},
     {"pin", "keep blocks from being evicted for a time", pin_command},
     {"unpin", "end pins", unpin_command},
+    {"drain", "begin nothing new, and wait for what is under way", drain_command},
+    {"verify", "compare all that is stored with its checksums", verify_command},
     {"quota", "set what a namespace may have before others come first", quota_command},
     {"replay", "replay a trace through worker processes", replay_command},
     {"bench", "round trips beside a bare echo", bench_command},

@@ -1,14 +1,12 @@
 /*
  * kvcachectl quota: what a namespace may have before others come first.
  */
-#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "client/admin.h"
 #include "client/ctl/ctl.h"
+#include "client/ctl/human.h"
 #include "client/ctl/option.h"
 #include "client/ctl/target.h"
 
@@ -40,34 +38,13 @@ static const struct option_table table = {
     .help = "Sets what a namespace may have before others come first.",
     OPTION_ROWS(rows)};
 
-/* "4G", and "-4G" too: what a quota may be is the daemon's to say. */
-static bool parse_size(const char *text, int64_t *value)
-{
-    static const char units[] = "KMGT";
-    const char *unit;
-    char *end;
-    long long number;
-    int64_t factor = 1;
-
-    errno = 0;
-    number = strtoll(text, &end, 10);
-    if (errno || end == text)
-        return false;
-    unit = *end ? strchr(units, *end) : NULL;
-    if (unit) {
-        factor = 1ll << 10 * (unit - units + 1);
-        end++;
-    }
-    return *end == '\0' && !__builtin_mul_overflow(number, factor, value);
-}
-
 static bool read_amount(const struct ctl *ctl, const char *text, const char *what,
                         struct admin_amount *amount)
 {
     if (!text)
         return true;
     amount->given = true;
-    if (parse_size(text, &amount->value))
+    if (human_parse_size(text, &amount->value))
         return true;
     ctl_usage(ctl, what, text);
     return false;

@@ -20,6 +20,7 @@
 #include "client/ctl/report.h"
 #include "client/ctl/stats.h"
 #include "client/ctl/tally.h"
+#include "client/ctl/terminal.h"
 #include "client/ctl/trace.h"
 #include "client/ctl/worker.h"
 
@@ -199,7 +200,7 @@ static void wait_for_workers(struct replay *replay)
         kill_daemon(replay);
         double now = now_seconds();
         if (terminal && now >= next_line) {
-            report_progress(replay->tally, replay->trace.n_requests, now - start, stderr);
+            report_progress(replay->tally, replay->trace.n_requests, now - start);
             next_line = now + 0.1;
         }
         if (replay->kill_every && !interrupt_came() && now >= next_kill) {
@@ -211,7 +212,7 @@ static void wait_for_workers(struct replay *replay)
         nanosleep(&pause, NULL);
     }
     if (terminal)
-        report_progress_end(stderr);
+        terminal_progress_end();
 }
 
 static bool say_failures(const struct replay *replay)

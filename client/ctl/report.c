@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "client/ctl/human.h"
+#include "client/ctl/terminal.h"
 
 static const char *const operation_names[] = {
     [TALLY_LOOKUP] = "lookup_us", [TALLY_SAVE] = "save_us", [TALLY_LOAD] = "load_us"};
@@ -227,19 +228,13 @@ void report_text(const struct report *report, FILE *to)
             (unsigned long long)report_mismatches(report));
 }
 
-void report_progress(struct tally *tally, uint64_t total, double seconds, FILE *to)
+void report_progress(struct tally *tally, uint64_t total, double seconds)
 {
-    uint64_t done = tally_sum(tally, requests);
-    int filled = total ? (int)(30 * done / total) : 30;
-    fprintf(to, "\r[%.*s%.*s] %llu of %llu requests, %.0f s, %llu mismatches ", filled,
-            "##############################", 30 - filled, "..............................",
-            (unsigned long long)done, (unsigned long long)total, seconds,
-            (unsigned long long)tally_sum(tally, mismatches));
-    fflush(to);
-}
+    const uint64_t done = tally_sum(tally, requests);
+    char text[128];
 
-void report_progress_end(FILE *to)
-{
-    fputs("\r\033[K", to);
-    fflush(to);
+    snprintf(text, sizeof(text), "%llu of %llu requests, %.0f s, %llu mismatches",
+             (unsigned long long)done, (unsigned long long)total, seconds,
+             (unsigned long long)tally_sum(tally, mismatches));
+    terminal_progress(done, total, text);
 }

@@ -36,8 +36,6 @@ uint64_t report_mismatches(const struct report *report);
 void report_json(const struct report *report, FILE *to);
 void report_text(const struct report *report, FILE *to);
 
-/* Progress on a terminal: one line, rewritten. */
-void report_progress(struct tally *tally, uint64_t total, double seconds, FILE *to);
-void report_progress_end(FILE *to);
+void report_progress(struct tally *tally, uint64_t total, double seconds);
 
 #endif

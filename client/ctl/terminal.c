@@ -1,13 +1,18 @@
 #include "client/ctl/terminal.h"
 
 #include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "client/ctl/human.h"
+
 #define WIDTH_USUAL 80
 #define WIDTH_MIN   40
+#define BAR_CELLS   20
 
 static bool has_colours(void)
 {
@@ -36,4 +41,21 @@ int terminal_width(void)
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
         return WIDTH_USUAL;
     return size.ws_col < WIDTH_MIN ? WIDTH_MIN : size.ws_col;
+}
+
+void terminal_progress(uint64_t done, uint64_t total, const char *text)
+{
+    char bar[HUMAN_MAX];
+
+    if (!isatty(STDERR_FILENO))
+        return;
+    /* A line that wraps could not be rewritten: the text has what 80 columns leave. */
+    fprintf(stderr, "\r[%s] %.56s\033[K", human_bar(done, total, BAR_CELLS, bar), text);
+    fflush(stderr);
+}
+
+void terminal_progress_end(void)
+{
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
 }

@@ -6,12 +6,19 @@
 #ifndef KVC_CTL_TERMINAL_H
 #define KVC_CTL_TERMINAL_H
 
-#include <stdbool.h>
+#include <stdint.h>
 
 enum paint { PAINT_NONE, PAINT_HEAD, PAINT_GOOD, PAINT_WARN, PAINT_BAD, PAINT_GREY };
 
 /* The sequence that begins a colour, or ends all of them (PAINT_NONE); "" where there are none. */
 const char *terminal_paint(enum paint paint);
+
+/*
+ * One line on standard error, rewritten each time, if that is a terminal: a bar and a text. The end
+ * wipes it away.
+ */
+void terminal_progress(uint64_t done, uint64_t total, const char *text);
+void terminal_progress_end(void);
 
 /* Columns of standard output; INT_MAX when it is no terminal. */
 int terminal_width(void);

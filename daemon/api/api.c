@@ -7,6 +7,7 @@
 #include "daemon/api/gate.h"
 #include "daemon/api/session.h"
 #include "daemon/api/silence.h"
+#include "daemon/api/verify.h"
 #include "daemon/api/wake.h"
 #include "daemon/api/watch.h"
 #include "daemon/base/clock.h"
@@ -27,7 +28,7 @@ kvc_status api_create(const struct api_config *config, struct api **api)
     if (connection_hub_init(&a->hub, config->loop) != KVC_OK || codec_create(&a->codec) != KVC_OK ||
         save_scratch_create(a) != KVC_OK ||
         silence_create(config->loop, a, &a->silence) != KVC_OK ||
-        watches_create(a, &a->watches) != KVC_OK) {
+        watches_create(a, &a->watches) != KVC_OK || verify_create(a, &a->verify) != KVC_OK) {
         api_destroy(a);
         return KVC_E_NO_MEMORY;
     }
@@ -203,6 +204,7 @@ void api_stop(struct api *api)
     if (api->stopping)
         return;
     api->stopping = true;
+    verify_stop(api->verify);
     close_doors(api);
     list_for_each(s, &api->sessions, link)
         if (s->state == SESSION_OPEN)
@@ -219,9 +221,16 @@ bool api_busy(const struct api *api)
            store_next_wake(api->store) == 0;
 }
 
+bool api_verifies(const struct api *api)
+{
+    return verify_is_busy(api->verify);
+}
+
 void api_end_connections(struct api *api)
 {
     struct session *s;
+
+    verify_stop(api->verify);
 
     list_for_each(s, &api->sessions, link)
         if (s->connection != NULL)
@@ -273,6 +282,7 @@ void api_destroy(struct api *api)
     close_doors(api);
     wake_close(api->wake);
     silence_close(api->silence);
+    verify_close(api->verify);
     watches_close(api->watches);
     while ((s = list_first(&api->sessions, struct session, link)) != NULL)
         session_free(s);

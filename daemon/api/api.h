@@ -78,6 +78,8 @@ uint32_t api_connections(const struct api *api);
 uint32_t api_pieces(const struct api *api);
 /* Calls of the GPUs' drivers that have not come back, or wait for others. */
 uint32_t api_errands(const struct api *api);
+/* Whether blocks are being read to verify them. */
+bool api_verifies(const struct api *api);
 /* Whether a GPU's driver does not come back, so that pieces may stay for ever. */
 bool api_hangs(const struct api *api);
 

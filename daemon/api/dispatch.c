@@ -53,6 +53,8 @@ static const struct route routes[] = {
     {WIRE_CONFIG, O, OPERATES, settings_config},
     {WIRE_WATCH, ALL, 0, watch_watch},
     {WIRE_PING, ALL, 0, inspect_ping},
+    {WIRE_DRAIN, O, OPERATES, drain_drain},
+    {WIRE_VERIFY, O, OPERATES, verify_verify},
     {WIRE_REPORT, W | R, NO_REPLY, load_report},
     {WIRE_REMOTE, W | R | S, 0, remote_remote},
 #ifdef KVC_DEBUG
@@ -97,6 +99,8 @@ static kvc_status handle(struct session *s, const struct route *route,
         return refuse(why, KVC_E_DENIED, "only for those who may be operators here", "%s", "");
     if ((route->flags & BEGINS) && s->api->stopping)
         return refuse(why, KVC_E_STOPPING, "the daemon is shutting down", "%s", "");
+    if (drain_refuses(s, request))
+        return refuse(why, KVC_E_STOPPING, "the daemon drains: nothing new begins", "%s", "");
     return route->handle(s, request, why);
 }
 

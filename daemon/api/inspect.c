@@ -164,6 +164,7 @@ void api_figures(const struct api *api, struct msg_stats_reply *ret)
         .lost_extents = stats.lost_extents,
         .waiting_extents = stats.waiting_extents,
         .moving_blocks = stats.moving_blocks,
+        .draining = api->draining,
         .hits_peer = fetched_blocks(api),
     };
     fill_windows(api, ret->windows);

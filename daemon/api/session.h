@@ -18,6 +18,7 @@
 
 struct gates;
 struct silence;
+struct verify;
 struct wake;
 struct watch;
 struct watches;
@@ -40,7 +41,7 @@ struct api {
     struct wake *wake;
     struct silence *silence;
     struct watches *watches;
-    struct gone *gone;     /* NULL: no device that processes could outlive themselves on */
+    struct gone *gone; /* NULL: no device that processes could outlive themselves on */
     struct errands *errands[DEVICE_GPUS_MAX]; /* of each GPU on which the daemon copies */
     struct errand calibrate[DEVICE_GPUS_MAX]; /* their first */
     struct gates *gates[DEVICE_GPUS_MAX];
@@ -52,9 +53,11 @@ struct api {
     uint64_t refused_requests;
     struct histogram latencies[API_LATENCIES];
     struct window hits;
+    struct verify *verify;
     uint64_t last_region, last_fetch;
     uint32_t n_pieces; /* of regions, of all sessions */
     bool stopping;
+    bool draining; /* an operator's wish, unlike stopping */
     struct save_scratch *scratch;
 };
 
@@ -82,7 +85,7 @@ struct session {
     uint64_t connected_us;
     uint64_t requests;
     uint32_t refused_fds;
-    struct list aborts; /* replies to ABORT that wait for save_done */
+    struct list aborts;         /* replies to ABORT that wait for save_done */
     struct list memories;       /* its own memory, for copies by the daemon */
     struct list transfers;      /* saves and loads that the daemon copies */
     struct list events;         /* that they have waited for: gate.h */
@@ -143,6 +146,11 @@ handler flush_flush, flush_pin;
 handler quota_quota;
 handler watch_watch;
 handler debug_debug;
+handler drain_drain;
+handler verify_verify;
+
+/* Whether a drain is in force and this request begins something. */
+bool drain_refuses(const struct session *session, const struct request *request);
 
 /* Names are for people and their tools: printable UTF-8 of at most KVC_NAME_MAX bytes. */
 kvc_status name_check(const char *name, struct refusal *why, const char *field);

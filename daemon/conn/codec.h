@@ -49,6 +49,8 @@ struct bytes codec_quota(struct codec *codec, uint32_t namespaces);
 struct bytes codec_config(struct codec *codec, const struct msg_config_reply *reply);
 struct bytes codec_list(struct codec *codec, const struct msg_list_reply *reply);
 struct bytes codec_watch(struct codec *codec, const struct msg_watch_reply *reply);
+struct bytes codec_drain(struct codec *codec, const struct msg_drain_reply *reply);
+struct bytes codec_verify(struct codec *codec, const struct msg_verify_reply *reply);
 struct bytes codec_ping(struct codec *codec, const struct msg_ping_reply *reply);
 struct bytes codec_debug(struct codec *codec, const struct msg_debug_reply *reply);
 

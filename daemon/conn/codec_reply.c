@@ -414,6 +414,36 @@ struct bytes codec_watch(struct codec *codec, const struct msg_watch_reply *repl
     return BODY(codec, m);
 }
 
+struct bytes codec_drain(struct codec *codec, const struct msg_drain_reply *reply)
+{
+    Kvcache__DrainReply m = KVCACHE__DRAIN_REPLY__INIT;
+
+    m.draining = reply->draining;
+    m.drained = reply->drained;
+    m.filling_slots = reply->filling_slots;
+    m.open_loads = reply->open_loads;
+    m.leases = reply->leases;
+    m.moving_blocks = reply->moving_blocks;
+    m.sessions = reply->sessions;
+    m.quarantined_slots = reply->quarantined_slots;
+    return BODY(codec, m);
+}
+
+struct bytes codec_verify(struct codec *codec, const struct msg_verify_reply *reply)
+{
+    Kvcache__VerifyReply m = KVCACHE__VERIFY_REPLY__INIT;
+
+    m.running = reply->running;
+    m.permille = reply->permille;
+    m.checked = reply->checked;
+    m.bad = reply->bad;
+    m.unchecked = reply->unchecked;
+    m.failed = reply->failed;
+    m.bytes = reply->bytes;
+    m.elapsed_us = reply->elapsed_us;
+    return BODY(codec, m);
+}
+
 struct bytes codec_ping(struct codec *codec, const struct msg_ping_reply *reply)
 {
     Kvcache__PingReply m = KVCACHE__PING_REPLY__INIT;

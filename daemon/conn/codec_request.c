@@ -383,6 +383,22 @@ static bool from_watch(struct codec *codec, const ProtobufCMessage *base, struct
     return true;
 }
 
+static bool from_drain(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    (void)codec;
+    request->job = (struct msg_job){.action = (uint32_t)((const Kvcache__Drain *)base)->action};
+    return true;
+}
+
+static bool from_verify(struct codec *codec, const ProtobufCMessage *base, struct request *request)
+{
+    const Kvcache__Verify *m = (const Kvcache__Verify *)base;
+
+    (void)codec;
+    request->job = (struct msg_job){.action = (uint32_t)m->action, .bytes_per_s = m->bytes_per_s};
+    return true;
+}
+
 static bool from_ping(struct codec *codec, const ProtobufCMessage *base, struct request *request)
 {
     (void)codec;
@@ -449,6 +465,8 @@ static const struct body bodies[] = {
     {WIRE_LIST, &kvcache__list__descriptor, from_list},
     {WIRE_CONFIG, &kvcache__config__descriptor, from_config},
     {WIRE_WATCH, &kvcache__watch__descriptor, from_watch},
+    {WIRE_DRAIN, &kvcache__drain__descriptor, from_drain},
+    {WIRE_VERIFY, &kvcache__verify__descriptor, from_verify},
     {WIRE_PING, &kvcache__ping__descriptor, from_ping},
     {WIRE_DEBUG, &kvcache__debug__descriptor, from_debug},
 };

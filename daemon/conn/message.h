@@ -204,6 +204,13 @@ struct msg_config {
     const char *name, *value;
 };
 
+/* Numbers of kvcache.proto's Action. */
+enum msg_action { MSG_ACTION_LOOK = 0, MSG_ACTION_BEGIN = 1, MSG_ACTION_END = 2 };
+struct msg_job { /* Drain, Verify */
+    uint32_t action;
+    uint64_t bytes_per_s;
+};
+
 struct msg_watch {
     uint64_t after, boot_epoch;
     bool latest;
@@ -253,6 +260,7 @@ struct request {
         struct msg_config config;
         struct msg_watch watch;
         struct msg_ping ping;
+        struct msg_job job;
         struct msg_debug debug;
     };
 };
@@ -432,6 +440,17 @@ struct msg_watch_reply {
     uint8_t types[KVC_EVENTS_MAX], tiers[KVC_EVENTS_MAX];
     uint8_t keys[KVC_EVENTS_MAX * KVC_KEY_BYTES], parents[KVC_EVENTS_MAX * KVC_KEY_BYTES];
     struct msg_watch_part named[MSG_WATCH_PARTS];
+};
+
+struct msg_drain_reply {
+    bool draining, drained;
+    uint64_t filling_slots, open_loads, leases, moving_blocks, sessions, quarantined_slots;
+};
+
+struct msg_verify_reply {
+    bool running;
+    uint32_t permille;
+    uint64_t checked, bad, unchecked, failed, bytes, elapsed_us;
 };
 
 struct msg_ping_reply {

@@ -15,10 +15,11 @@ struct recount {
     uint64_t doomed_slots, moving;
     uint64_t filling, quarantined; /* by the saves that they belong to */
     uint64_t loads, leases, watched;
-    uint32_t loose;              /* of the extent that is looked at */
-    uint32_t *holds;             /* by block: of saves and pins */
-    uint32_t *leased;            /* by block */
-    uint32_t *reads[TIER_COUNT]; /* by block */
+    uint32_t loose;               /* of the extent that is looked at */
+    uint32_t *holds;              /* by block: of saves and pins */
+    uint32_t *leased;             /* by block */
+    uint32_t *reads[TIER_COUNT];  /* by block: of open loads */
+    uint64_t reading[TIER_COUNT]; /* what is beyond them: of store_walk_copies */
 };
 
 static const char *check_record(struct recount *r, enum tier_kind tier, uint32_t number)
@@ -230,16 +231,18 @@ static const char *check_block(struct recount *r, uint32_t id)
         return r->holds[id] || r->leased[id] ? "a block that is gone is held" : NULL;
     if (block->leases != r->leased[id])
         return "a block's leases are miscounted";
-    if (block->held != r->holds[id])
-        return "a block's holds are miscounted";
     r->moving += block->moving;
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
-        if (block->loads[tier] != r->reads[tier][id])
+        if (block->loads[tier] < r->reads[tier][id])
             return "a block's loads are miscounted";
+        r->reading[tier] += block->loads[tier] - r->reads[tier][id];
+        r->holds[id] += block->loads[tier] - r->reads[tier][id];
         if (block->order[tier] != keep_order(block, tier))
             return "a block is in the wrong eviction order";
         r->doomed_slots += block->state == BLOCK_DOOMED && block->slot[tier] != SLOT_NONE;
     }
+    if (block->held != r->holds[id])
+        return "a block's holds are miscounted";
     if (block->state == BLOCK_DOOMED && !block->leases && !block->held && !block->moving &&
         !block->loads[TIER_GPU] && !block->loads[TIER_HOST])
         return "a dropped block is kept by nothing";
@@ -262,6 +265,9 @@ static const char *check_totals(const struct recount *r)
         return "moving blocks or slots are not those of the copies in flight";
     if (r->in_state[SLOT_DOOMED] != r->doomed_slots)
         return "doomed slots are not those of dropped blocks";
+    if (r->reading[TIER_GPU] != store->reading[TIER_GPU] ||
+        r->reading[TIER_HOST] != store->reading[TIER_HOST])
+        return "copies that are read are miscounted";
     if (r->loads != store->open_loads)
         return "open loads are miscounted";
     if (r->leases != store->leases.count || r->leases != store->lease_ends.count)

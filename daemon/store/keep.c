@@ -176,7 +176,8 @@ void keep_load(struct store *store, uint32_t id, enum tier_kind tier)
 {
     struct block *block = blocks_get(store->blocks, id);
 
-    assert(block->state == BLOCK_READY && block->leases > 0 && block->loads[tier] < UINT16_MAX);
+    assert(block->state == BLOCK_READY && (block->leases > 0 || block->held > 0) &&
+           block->loads[tier] < UINT16_MAX);
     block->loads[tier]++;
     store_record(store, tier, block->slot[tier])->loads++;
 }

@@ -99,6 +99,7 @@ struct store {
     uint64_t hash_seed;
     uint64_t in_state[SLOT_STATES]; /* slots of both tiers, FREE ones not counted */
     uint64_t open_loads;
+    uint64_t reading[TIER_COUNT]; /* copies that the daemon reads itself: store_walk_copies */
     struct store_durations durations;
     struct store_stats stats; /* the counters of it; levels are computed */
 };

@@ -1,5 +1,6 @@
 #include "daemon/store/walk.h"
 
+#include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/partition.h"
 #include "daemon/store/pin.h"
@@ -78,4 +79,61 @@ enum store_walk store_walk_blocks(const struct store *store, uint64_t *cursor, u
         return STORE_WALK_FOUND;
     }
     return STORE_WALK_END;
+}
+
+uint64_t store_walk_copies_end(const struct store *store)
+{
+    return (uint64_t)blocks_limit(store->blocks) * TIER_COUNT;
+}
+
+enum store_walk store_walk_copies(struct store *store, uint64_t *cursor, uint32_t *steps,
+                                  uint64_t *unchecked, struct store_copy *copy)
+{
+    while (*cursor < store_walk_copies_end(store)) {
+        const enum tier_kind tier = *cursor % TIER_COUNT;
+        const struct table_slot *record;
+        const struct block *block;
+        uint32_t id;
+
+        if (*steps == 0)
+            return STORE_WALK_PAUSE;
+        (*steps)--;
+        id = (uint32_t)((*cursor)++ / TIER_COUNT);
+        block = blocks_get(store->blocks, id);
+        if (block->state != BLOCK_READY || block->slot[tier] == SLOT_NONE)
+            continue;
+        record = store_record(store, tier, block->slot[tier]);
+        if (!(record->flags & SLOT_CHECKED))
+            (*unchecked)++;
+        if (!(record->flags & SLOT_CHECKED) || block->moving || block->loads[tier] == UINT16_MAX)
+            continue;
+        *copy = (struct store_copy){
+            .block = id,
+            .tier = tier,
+            .offset = slots_offset(store->slots[tier], block->slot[tier]),
+            .layout = table_layout(store->table, table_part(store->table, block->part)->layout),
+            .checksum = record->checksum,
+        };
+        keep_hold(store, id);
+        keep_load(store, id, tier);
+        store->reading[tier]++;
+        return STORE_WALK_FOUND;
+    }
+    return STORE_WALK_END;
+}
+
+/* The hold goes last: a copy that was only looked at keeps its place in the eviction order. */
+void store_give_copy(struct store *store, const struct store_copy *copy, bool bad)
+{
+    const struct block *block = blocks_get(store->blocks, copy->block);
+
+    store->reading[copy->tier]--;
+    keep_unload(store, copy->block, copy->tier);
+    if (bad && block->state == BLOCK_READY) {
+        store->stats.checksum_failures++;
+        pin_drop(store, copy->block);
+        keep_doom(store, copy->block);
+    }
+    keep_release(store, copy->block, false);
+    store_settle(store);
 }

@@ -41,4 +41,26 @@ struct store_block {
 enum store_walk store_walk_blocks(const struct store *store, uint64_t *cursor, uint32_t *steps,
                                   struct store_block *block);
 
+/*
+ * A copy of a published block in a tier, to be read by the daemon itself. It stays where it is
+ * until it is given back, whatever becomes of the block.
+ */
+struct store_copy {
+    uint32_t block;
+    enum tier_kind tier;
+    uint64_t offset; /* bytes from the tier's start */
+    const struct table_layout *layout;
+    uint64_t checksum; /* that was saved with it */
+};
+/*
+ * The next copy that has a checksum; *unchecked grows by the copies passed over that have none. A
+ * copy that is being moved or has as many loads as it may is passed over too.
+ */
+enum store_walk store_walk_copies(struct store *store, uint64_t *cursor, uint32_t *steps,
+                                  uint64_t *unchecked, struct store_copy *copy);
+/* bad: it does not match its checksum, and the block is dropped, if it still is one. */
+void store_give_copy(struct store *store, const struct store_copy *copy, bool bad);
+/* Where a cursor of theirs ends. */
+uint64_t store_walk_copies_end(const struct store *store);
+
 #endif

@@ -115,7 +115,8 @@ static const struct {
     {WIRE_LIST, "WRSOL", false},     {WIRE_CONFIG, "O", false},
     {WIRE_WATCH, "WRSOL", false},    {WIRE_PING, "WRSOL", false},
     {WIRE_REPORT, "WR", true},       {WIRE_QUOTA, "O", false},
-    {WIRE_REMOTE, "WRS", false},
+    {WIRE_REMOTE, "WRS", false},     {WIRE_VERIFY, "O", false},
+    {WIRE_DRAIN, "O", false},
 };
 
 #define TYPES (sizeof(table) / sizeof(table[0]))

@@ -101,6 +101,8 @@ static void touch_request(const struct request *r)
         break;
     case WIRE_LIST:
         touch_text(r->list.what);
+        touch_bytes(r->list.namespace_digest);
+        touch_text(r->list.key_prefix);
         break;
     case WIRE_PING:
         touch_bytes(r->ping.payload);

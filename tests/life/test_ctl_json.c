@@ -208,6 +208,9 @@ START_TEST(fields_of_what_commands_have_done)
            "00000000000000000000000000000000");
     EXPECT("unpin", "--namespace", "a7", "--json", "--socket", socket);
     EXPECT("quota", "--namespace", "a7", "--gpu", "4M", "--json", "--socket", socket);
+    EXPECT("verify", "--json", "--socket", socket);
+    EXPECT("drain", "--no-wait", "--json", "--socket", socket);
+    EXPECT("drain", "--undo", "--json", "--socket", socket);
     EXPECT("flush", "--all", "--json", "--socket", socket);
     EXPECT("version", "--json");
     ck_assert_int_eq(CTL_RUN("config", "set", "log-level", "info", "--json", "--socket", socket),

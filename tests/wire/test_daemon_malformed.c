@@ -136,10 +136,10 @@ START_TEST(test_garbage_bodies)
         {0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80}, // a tag without an end
     };
     static const uint16_t types[] = {
-        WIRE_HELLO, WIRE_REGISTER, WIRE_UNREGISTER, WIRE_MAP,    WIRE_LOOKUP,
-        WIRE_SAVE,  WIRE_ABORT,    WIRE_LOAD,       WIRE_EXTEND, WIRE_RELEASE,
-        WIRE_ADOPT, WIRE_DRAINED,  WIRE_NUDGE,      WIRE_REPORT, WIRE_STATS,
-        WIRE_LIST,  WIRE_PING,     WIRE_DEBUG,      WIRE_PIN,    WIRE_QUOTA,
+        WIRE_HELLO, WIRE_REGISTER, WIRE_UNREGISTER, WIRE_MAP,     WIRE_LOOKUP, WIRE_SAVE,
+        WIRE_ABORT, WIRE_LOAD,     WIRE_EXTEND,     WIRE_RELEASE, WIRE_ADOPT,  WIRE_DRAINED,
+        WIRE_NUDGE, WIRE_REPORT,   WIRE_STATS,      WIRE_LIST,    WIRE_PING,   WIRE_DEBUG,
+        WIRE_PIN,   WIRE_QUOTA,    WIRE_DRAIN,      WIRE_VERIFY,
     };
     static struct raw raw;
     struct scene s = begin();

@@ -85,6 +85,7 @@ static const uint16_t types[] = {
     WIRE_REGION_PART, WIRE_REGION_END, WIRE_LOOKUP,     WIRE_SAVE,    WIRE_ABORT, WIRE_LOAD,
     WIRE_EXTEND,      WIRE_RELEASE,    WIRE_ADOPT,      WIRE_DRAINED, WIRE_FLUSH, WIRE_STATS,
     WIRE_LIST,        WIRE_CONFIG,     WIRE_PING,       WIRE_DEBUG,   WIRE_PIN,   WIRE_QUOTA,
+    WIRE_DRAIN,       WIRE_VERIFY,
 };
 #define N_TYPES (sizeof(types) / sizeof(types[0]))
 

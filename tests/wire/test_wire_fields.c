@@ -38,13 +38,16 @@ static const ProtobufCMessageDescriptor *const messages[] = {
     &kvcache__watch_reply__descriptor,   &kvcache__ping__descriptor,
     &kvcache__ping_reply__descriptor,    &kvcache__empty__descriptor,
     &kvcache__debug__descriptor,         &kvcache__debug_reply__descriptor,
-    &kvcache__hit_window__descriptor,
+    &kvcache__hit_window__descriptor,    &kvcache__drain__descriptor,
+    &kvcache__drain_reply__descriptor,   &kvcache__verify__descriptor,
+    &kvcache__verify_reply__descriptor,
 };
 #define MESSAGES (sizeof(messages) / sizeof(messages[0]))
 
 static const ProtobufCEnumDescriptor *const enums[] = {
     &kvcache__role__descriptor,        &kvcache__tier__descriptor,      &kvcache__rule__descriptor,
     &kvcache__memory_kind__descriptor, &kvcache__key_state__descriptor,
+    &kvcache__action__descriptor,
     &kvcache__event_type__descriptor,
 };
 #define ENUMS (sizeof(enums) / sizeof(enums[0]))

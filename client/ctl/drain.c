@@ -1,0 +1,139 @@
+/*
+ * kvcachectl drain: nothing new begins, and what is under way comes to its end.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "client/admin.h"
+#include "client/ctl/ctl.h"
+#include "client/ctl/human.h"
+#include "client/ctl/interrupt.h"
+#include "client/ctl/list.h"
+#include "client/ctl/option.h"
+#include "client/ctl/terminal.h"
+
+#define LOOK_US 200000u
+
+struct options {
+    bool undo, no_wait;
+    uint32_t timeout; /* seconds; 0: as long as it takes */
+};
+
+#define FIELD(name) offsetof(struct options, name)
+static const struct option_row rows[] = {
+    {"undo", OPTION_FLAG, FIELD(undo), NULL, "let things begin again", 0, 0, NULL},
+    {"no-wait", OPTION_FLAG, FIELD(no_wait), NULL, "do not wait until it is drained", 0, 0, NULL},
+    {"timeout", OPTION_UINT32, FIELD(timeout), "SECONDS", "wait no longer [as long as it takes]", 1,
+     UINT32_MAX, NULL},
+};
+#undef FIELD
+
+#define FIELD(name, type, help)                                                                    \
+    {                                                                                              \
+#name, type, offsetof(struct admin_drain, name), help                                      \
+    }
+static const struct field fields[] = {
+    FIELD(draining, FIELD_BOOL, "whether a drain is in force"),
+    FIELD(drained, FIELD_BOOL, "and of the next four nothing is left"),
+    FIELD(filling_slots, FIELD_UINT64, "of saves under way"),
+    FIELD(open_loads, FIELD_UINT64, "under way"),
+    FIELD(leases, FIELD_UINT64, "held"),
+    FIELD(moving_blocks, FIELD_UINT64, "being copied between tiers"),
+    FIELD(sessions, FIELD_UINT64, "connected, without operators"),
+    FIELD(quarantined_slots, FIELD_UINT64, "that wait for proof that nobody writes to them"),
+};
+static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
+
+static const struct option_table table = {
+    .help =
+        "Drains the daemon, before it is stopped or replaced: new sessions, leases and saves are\n"
+        "refused, what is under way goes on, and leases end by their time. Ends with 0 when\n"
+        "nothing is left. The drain stays in force until it is undone or the daemon ends.",
+    .json = &shape,
+    OPTION_ROWS(rows)};
+
+static uint64_t left(const struct admin_drain *drain)
+{
+    return drain->filling_slots + drain->open_loads + drain->leases + drain->moving_blocks;
+}
+
+static const char *describe(const struct admin_drain *drain, char text[128])
+{
+    snprintf(text, 128, "%llu slots filling, %llu loads, %llu leases, %llu blocks moving",
+             (unsigned long long)drain->filling_slots, (unsigned long long)drain->open_loads,
+             (unsigned long long)drain->leases, (unsigned long long)drain->moving_blocks);
+    return text;
+}
+
+static kvc_status wait_for_end(kvc_client *client, const struct options *options,
+                               struct admin_drain *drain)
+{
+    const uint64_t looks = options->timeout * (1000000ull / LOOK_US);
+    uint64_t most = left(drain);
+    kvc_status status = KVC_OK;
+    char text[128];
+
+    for (uint64_t i = 0; status == KVC_OK && !drain->drained && drain->draining; i++) {
+        if (interrupt_came() || (options->timeout && i >= looks))
+            break;
+        most = left(drain) > most ? left(drain) : most;
+        terminal_progress(most - left(drain), most, describe(drain, text));
+        usleep(LOOK_US);
+        status = admin_drain(client, ADMIN_LOOK, drain);
+    }
+    terminal_progress_end();
+    return status;
+}
+
+static void print(const struct options *options, const struct admin_drain *drain)
+{
+    char text[128];
+
+    if (options->undo)
+        printf("not draining\n");
+    else if (drain->drained)
+        printf("drained; %llu sessions are connected\n", (unsigned long long)drain->sessions);
+    else if (!drain->draining)
+        printf("somebody has undone the drain\n");
+    else
+        printf("draining; %s\n", describe(drain, text));
+    if (drain->quarantined_slots)
+        printf("%llu slots are in quarantine (kvcachectl status)\n",
+               (unsigned long long)drain->quarantined_slots);
+}
+
+int drain_command(struct ctl *ctl, int argc, char **argv)
+{
+    struct options options = {0};
+    struct admin_drain drain = {0};
+    kvc_client *client;
+    kvc_status status;
+    json_t *root;
+    int n, result;
+
+    if (!option_parse(ctl, &table, argc, argv, &options, &n, &result))
+        return result;
+    client = ctl_connect(ctl);
+    if (!client)
+        return CTL_FAILED;
+    interrupt_catch();
+    status = admin_drain(client, options.undo ? ADMIN_END : ADMIN_BEGIN, &drain);
+    if (status == KVC_OK && !options.undo && !options.no_wait)
+        status = wait_for_end(client, &options, &drain);
+    if (status != KVC_OK) {
+        result = ctl_fail(ctl, client, argv[0], status);
+        goto close;
+    }
+    result = options.undo || options.no_wait || drain.drained ? CTL_OK : CTL_FAILED;
+    if (ctl->json) {
+        root = json_object();
+        field_put(root, &shape, &drain);
+        list_dump(root);
+    } else {
+        print(&options, &drain);
+    }
+close:
+    kvc_close(client);
+    return result;
+}
