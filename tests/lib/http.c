@@ -16,13 +16,14 @@
 #define START_MS   5000
 #define PATIENCE_S 20
 
-in_port_t http_port(void)
+in_port_t http_port(unsigned n)
 {
     static char log[16384];
     struct log_file file;
-    char *at;
+    char name[32], *at;
 
-    log_file_init(&file, tmpdir_file("kvcached1.log"));
+    snprintf(name, sizeof(name), "kvcached%u.log", n);
+    log_file_init(&file, tmpdir_file(name));
     log_file_read(&file, log, sizeof(log));
     at = strstr(log, "url=http://127.0.0.1:");
     ck_assert_ptr_nonnull(at);
@@ -40,7 +41,7 @@ struct daemon *http_daemon(const char *const extra_args[], in_port_t *port)
     }
     d = daemon_start(args);
     wait_for(daemon_log_count(d, "url=http://") == 1, START_MS);
-    *port = http_port();
+    *port = http_port(1);
     return d;
 }
 

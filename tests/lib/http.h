@@ -19,8 +19,8 @@ struct http {
 // Starts the first daemon of a test, with metrics at a port of its own choice.
 struct daemon *http_daemon(const char *const extra_args[], in_port_t *port);
 
-// Where the first daemon of a test serves, which it says in its log.
-in_port_t http_port(void);
+// Where the n-th daemon of a test serves (from 1), which it says in its log.
+in_port_t http_port(unsigned n);
 
 // Sends a request as it is; whether an answer came.
 bool http_ask(in_port_t port, const char *request, struct http *answer);

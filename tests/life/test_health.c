@@ -131,7 +131,7 @@ START_TEST(memory_that_is_not_to_be_had)
     daemon_log_expect(d, "no memory to populate");
     daemon_log_expect(d, "no memory for a part of a tier");
     wait_for(daemon_log_count(d, "url=http://") == 1, ENGINE_MS);
-    port = http_port();
+    port = http_port(1);
     wait_for(is_wrong("wrong: extents without memory: "), ENGINE_MS);
     daemon_stop(d);
 }

@@ -1,7 +1,6 @@
 // Metrics and health over HTTP: a text that keeps the rules of its format, figures that are those
 // of kvcachectl, and clients that are slow or hostile and delay nobody.
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,11 +12,11 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/engine.h"
+#include "tests/lib/exposition.h"
 #include "tests/lib/http.h"
+#include "tests/lib/pair.h"
 #include "tests/lib/wait.h"
 
-#define METRICS_MAX 256u
-#define SAMPLES_MAX 4096u
 #define CLIENTS     1000
 #define BLOCK_BYTES (4096 + 1000 + 8192) // of an engine, without padding
 
@@ -38,190 +37,6 @@ static int dial(in_port_t port)
 static void get(in_port_t port, const char *path)
 {
     http_get(port, path, &answer);
-}
-
-// What the format says, and what Prometheus's own checker asks for besides.
-
-struct metric {
-    char name[96];
-    char type[16];
-    bool has_samples;
-};
-static struct metric metrics[METRICS_MAX];
-static uint32_t n_metrics;
-static char samples[SAMPLES_MAX][384]; // names with labels
-static uint32_t n_samples;
-
-static bool ends_in(const char *text, const char *end)
-{
-    return strlen(text) > strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
-}
-
-static size_t name_length(const char *at)
-{
-    size_t n = 0;
-
-    while (islower(at[n]) || at[n] == '_' || (n > 0 && isdigit(at[n])))
-        n++;
-    return n;
-}
-
-static void check_help(const char *line)
-{
-    struct metric *m = &metrics[n_metrics];
-
-    ck_assert_uint_lt(n_metrics, METRICS_MAX);
-    ck_assert_int_eq(sscanf(line, "# HELP %95s", m->name), 1);
-    ck_assert_uint_eq(name_length(m->name), strlen(m->name));
-    ck_assert_int_eq(strncmp(m->name, "kvcached_", 9), 0);
-    ck_assert_msg(strlen(line) > strlen("# HELP ") + strlen(m->name) + 1, "no help: %s", line);
-    for (uint32_t i = 0; i < n_metrics; i++)
-        ck_assert_str_ne(metrics[i].name, m->name);
-    m->type[0] = '\0';
-    m->has_samples = false;
-    n_metrics++;
-}
-
-static void check_type(const char *line)
-{
-    struct metric *m = &metrics[n_metrics - 1];
-    char name[96];
-
-    ck_assert_uint_gt(n_metrics, 0);
-    ck_assert_msg(!m->has_samples && m->type[0] == '\0', "not behind its HELP: %s", line);
-    ck_assert_int_eq(sscanf(line, "# TYPE %95s %15s", name, m->type), 2);
-    ck_assert_str_eq(name, m->name);
-    if (strcmp(m->type, "counter") == 0)
-        ck_assert_msg(ends_in(name, "_total"), "a counter without _total: %s", name);
-    else
-        ck_assert_msg(!ends_in(name, "_total"), "no counter, and _total: %s", name);
-    if (strcmp(m->type, "histogram") == 0)
-        ck_assert_msg(ends_in(name, "_seconds"), "no base unit: %s", name);
-    else
-        ck_assert(strcmp(m->type, "counter") == 0 || strcmp(m->type, "gauge") == 0);
-}
-
-// {a="b",c="d"} with escapes; returns what is behind it.
-static const char *check_labels(const char *at)
-{
-    do {
-        size_t n = name_length(++at);
-
-        ck_assert_uint_gt(n, 0);
-        at += n;
-        ck_assert_msg(at[0] == '=' && at[1] == '"', "label: %s", at);
-        for (at += 2; *at != '"'; at++) {
-            ck_assert_int_ne(*at, '\0');
-            if (*at == '\\') {
-                at++;
-                ck_assert_msg(*at == '\\' || *at == '"' || *at == 'n', "escape: %s", at);
-            }
-        }
-        at++;
-    } while (*at == ',');
-    ck_assert_int_eq(*at, '}');
-    return at + 1;
-}
-
-static bool belongs(const struct metric *m, const char *line, size_t n)
-{
-    static const char *const ends[] = {"_bucket", "_sum", "_count"};
-    const size_t own = strlen(m->name);
-
-    if (n < own || strncmp(line, m->name, own) != 0)
-        return false;
-    if (strcmp(m->type, "histogram") != 0)
-        return n == own;
-    for (size_t i = 0; i < 3; i++)
-        if (n == own + strlen(ends[i]) && strncmp(line + own, ends[i], strlen(ends[i])) == 0)
-            return true;
-    return false;
-}
-
-static void check_sample(const char *line)
-{
-    const char *at = line + name_length(line);
-    char *end;
-
-    ck_assert_uint_gt(n_metrics, 0);
-    ck_assert_msg(belongs(&metrics[n_metrics - 1], line, (size_t)(at - line)),
-                  "not a sample of the metric before: %s", line);
-    ck_assert_msg(metrics[n_metrics - 1].type[0] != '\0', "no TYPE: %s", line);
-    metrics[n_metrics - 1].has_samples = true;
-    if (*at == '{')
-        at = check_labels(at);
-    ck_assert_msg(*at == ' ', "no value: %s", line);
-    ck_assert_uint_lt(n_samples, SAMPLES_MAX);
-    ck_assert_uint_lt((size_t)(at - line), sizeof(samples[0]));
-    snprintf(samples[n_samples], sizeof(samples[0]), "%.*s", (int)(at - line), line);
-    for (uint32_t i = 0; i < n_samples; i++)
-        ck_assert_str_ne(samples[i], samples[n_samples]);
-    n_samples++;
-    ck_assert_msg(strtod(at + 1, &end) >= 0 && *end == '\0' && end > at + 1, "value: %s", line);
-}
-
-// Buckets that only grow, up to the count.
-static void check_histogram(const char *text, const char *name)
-{
-    char find[128];
-    double last = 0;
-    uint32_t n = 0;
-
-    snprintf(find, sizeof(find), "\n%s_bucket{le=\"", name);
-    for (const char *at = strstr(text, find); at; at = strstr(at + 1, find), n++) {
-        const double here = strtod(strchr(at, ' ') + 1, NULL);
-
-        ck_assert_msg(here >= last, "%s: a bucket has less than the one before", name);
-        last = here;
-    }
-    ck_assert_uint_gt(n, 2);
-    snprintf(find, sizeof(find), "\n%s_bucket{le=\"+Inf\"} ", name);
-    ck_assert_ptr_nonnull(strstr(text, find));
-    snprintf(find, sizeof(find), "\n%s_count ", name);
-    ck_assert_ptr_nonnull(strstr(text, find));
-    ck_assert(strtod(strstr(text, find) + strlen(find), NULL) == last);
-    snprintf(find, sizeof(find), "\n%s_sum ", name);
-    ck_assert_ptr_nonnull(strstr(text, find));
-}
-
-// Prometheus's own judge, where there is one.
-static void check_with_promtool(const char *text)
-{
-    FILE *tool;
-
-    if (system("command -v promtool >/dev/null 2>&1") != 0)
-        return;
-    tool = popen("promtool check metrics", "w");
-    ck_assert_ptr_nonnull(tool);
-    fputs(text, tool);
-    ck_assert_int_eq(pclose(tool), 0);
-}
-
-static void check_text(const char *whole)
-{
-    static char line[1024];
-    const char *text = whole;
-
-    n_metrics = n_samples = 0;
-    ck_assert_msg(ends_in(text, "\n"), "the last line has no end");
-    while (*text != '\0') {
-        size_t n = strcspn(text, "\n");
-
-        ck_assert_uint_gt(n, 0);
-        ck_assert_uint_lt(n, sizeof(line));
-        memcpy(line, text, n);
-        line[n] = '\0';
-        text += n + 1;
-        if (strncmp(line, "# HELP ", 7) == 0)
-            check_help(line);
-        else if (strncmp(line, "# TYPE ", 7) == 0)
-            check_type(line);
-        else
-            check_sample(line);
-    }
-    for (uint32_t i = 0; i < n_metrics; i++)
-        if (strcmp(metrics[i].type, "histogram") == 0)
-            check_histogram(whole, metrics[i].name);
 }
 
 static double value(const char *sample)
@@ -270,9 +85,8 @@ START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
     get(port, "/metrics");
     ck_assert_int_eq(answer.code, 200);
     ck_assert_ptr_nonnull(strstr(answer.page, "Content-Type: text/plain; version=0.0.4"));
-    check_text(answer.body);
-    check_with_promtool(answer.body);
-    ck_assert_uint_gt(n_metrics, 40);
+    ck_assert_uint_gt(exposition_check(answer.body), 40);
+    exposition_check_with_promtool(answer.body);
     stats = engine_stats(other.client);
     ck_assert_uint_eq(stats.blocks, 10);
     ck_assert_uint_eq(stats.tiers[0].hits, 10);
@@ -316,7 +130,7 @@ START_TEST(evictions_have_reasons_that_sum_up)
         engine_put_some(&e, 1 + i * 256, 256);
     stats = engine_stats(e.client);
     get(port, "/metrics");
-    check_text(answer.body);
+    exposition_check(answer.body);
     ck_assert_uint_gt(stats.tiers[0].evictions, 0);
     ck_assert(sum_of("\nkvcached_evictions_total{tier=\"gpu\"") >=
               (double)stats.tiers[0].evictions);
@@ -335,6 +149,98 @@ START_TEST(evictions_have_reasons_that_sum_up)
 }
 END_TEST
 
+// Work of every kind, after which no figure of it is 0.
+START_TEST(F26_no_metric_of_what_happened_stays_0)
+{
+    static const char *const moved[] = {"kvcached_hits_total{tier=\"gpu\"}",
+                                        "kvcached_hits_total{tier=\"host\"}",
+                                        "kvcached_misses_total",
+                                        "kvcached_evictions_total{tier=\"gpu\",reason=\"copied\"}",
+                                        "kvcached_evictions_total{tier=\"host\",reason=\"room\"}",
+                                        "kvcached_evicted_blocks_total",
+                                        "kvcached_path_bytes_total{path=\"worker_to_gpu\"}",
+                                        "kvcached_path_bytes_total{path=\"gpu_to_worker\"}",
+                                        "kvcached_path_bytes_total{path=\"host_to_worker\"}",
+                                        "kvcached_path_bytes_total{path=\"gpu_to_host\"}",
+                                        "kvcached_path_bytes_total{path=\"host_to_gpu\"}",
+                                        "kvcached_saves_total",
+                                        "kvcached_published_blocks_total",
+                                        "kvcached_demotions_total",
+                                        "kvcached_promotions_total",
+                                        "kvcached_lookup_duration_seconds_count",
+                                        "kvcached_save_duration_seconds_sum",
+                                        "kvcached_load_duration_seconds_sum",
+                                        "kvcached_demote_duration_seconds_sum",
+                                        "kvcached_promote_duration_seconds_sum",
+                                        "kvcached_save_request_duration_seconds_count",
+                                        "kvcached_load_request_duration_seconds_count",
+                                        "kvcached_blocks",
+                                        "kvcached_uptime_seconds",
+                                        "kvcached_cpu_seconds_total{mode=\"user\"}",
+                                        "kvcached_tier_used_bytes{tier=\"host\"}",
+                                        "kvcached_tier_used_slots{tier=\"gpu\"}"};
+    const char *const small[] = {"--gpu-bytes", "4M", "--host-bytes", "8M", NULL};
+    struct engine e;
+    in_port_t port;
+    struct daemon *d = http_daemon(small, &port);
+    double promotions = 0;
+
+    engine_open(&e, daemon_socket(d));
+    ck_assert_uint_eq(engine_lookup(&e, 100000, 4), 0);
+    for (uint32_t first = 1; first < 1 + 30 * 64; first += 64) {
+        engine_put_some(&e, first, 64);
+        engine_verify(&e, first, 8);
+    }
+    // What left the GPU tier last is hit there where it is now, until it comes back.
+    for (uint32_t turn = 0; turn < 1000 && promotions == 0; turn++) {
+        uint32_t first = 1 + (29 - turn % 15) * 64;
+
+        if (engine_lookup(&e, first, 8) > 0) {
+            engine_load(&e);
+            engine_release(&e);
+        }
+        get(port, "/metrics");
+        promotions = value("kvcached_promotions_total");
+    }
+    for (size_t i = 0; i < sizeof(moved) / sizeof(moved[0]); i++)
+        ck_assert_msg(value(moved[i]) > 0, "%s is 0", moved[i]);
+    engine_close(&e);
+    daemon_stop(d);
+}
+END_TEST
+
+START_TEST(F26_what_peers_bring_is_counted_at_both_ends)
+{
+    const char *const args[] = {"--metrics", "127.0.0.1:0", NULL};
+    struct engine here, there;
+    struct pair p;
+
+    pair_open(&p, 2, args);
+    engine_open(&there, daemon_socket(p.daemons[0]));
+    engine_put(&there, 1, 8);
+    engine_open_with_peers(&here, daemon_socket(p.daemons[1]), ENGINE_MS);
+    engine_verify_all(&here, 1, 8);
+    get(http_port(2), "/metrics");
+    exposition_check(answer.body);
+    expect("kvcached_fetches_total", 1);
+    expect("kvcached_missed_fetches_total", 0);
+    expect("kvcached_fetched_blocks_total", 8);
+    expect("kvcached_fetch_duration_seconds_count", 1);
+    ck_assert(value("kvcached_fetched_wire_bytes_total") >= 8 * BLOCK_BYTES);
+    ck_assert(value("kvcached_path_bytes_total{path=\"peer_to_host\"}") +
+                  value("kvcached_path_bytes_total{path=\"peer_to_gpu\"}") ==
+              8 * BLOCK_BYTES);
+    expect("kvcached_path_bytes_total{path=\"worker_to_host\"}", 0);
+    get(http_port(1), "/metrics");
+    expect("kvcached_served_blocks_total", 8);
+    expect("kvcached_path_bytes_total{path=\"gpu_to_peer\"}", 8 * BLOCK_BYTES);
+    expect("kvcached_path_bytes_total{path=\"gpu_to_worker\"}", 0);
+    engine_close(&here);
+    engine_close(&there);
+    pair_close(&p);
+}
+END_TEST
+
 START_TEST(namespaces_have_a_bounded_number_of_samples)
 {
     struct engine e;
@@ -348,7 +254,7 @@ START_TEST(namespaces_have_a_bounded_number_of_samples)
         engine_close(&e);
     }
     get(port, "/metrics");
-    check_text(answer.body);
+    exposition_check(answer.body);
     ck_assert_ptr_nonnull(strstr(answer.body, "namespace=\"other\""));
     ck_assert(sum_of("\nkvcached_namespace_used_bytes{") ==
               value("kvcached_tier_used_bytes{tier=\"gpu\"}") +
@@ -466,6 +372,8 @@ START_TEST(what_is_no_address_is_refused)
 END_TEST
 
 CHECK_MAIN("life/metrics", CHECK_LIFE_S, the_text_keeps_the_rules_and_agrees_with_status,
-           evictions_have_reasons_that_sum_up, namespaces_have_a_bounded_number_of_samples,
-           other_paths_and_methods_are_refused, slow_and_hostile_clients_delay_no_worker,
-           a_port_that_is_taken_is_a_warning, what_is_no_address_is_refused)
+           evictions_have_reasons_that_sum_up, F26_no_metric_of_what_happened_stays_0,
+           F26_what_peers_bring_is_counted_at_both_ends,
+           namespaces_have_a_bounded_number_of_samples, other_paths_and_methods_are_refused,
+           slow_and_hostile_clients_delay_no_worker, a_port_that_is_taken_is_a_warning,
+           what_is_no_address_is_refused)
