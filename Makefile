@@ -223,8 +223,8 @@ check-fake-gpu: $(FAKE_TESTS) $(FAKE_GPU) ## the same on a driver without a GPU
 bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against one copy, and with torch what engines see
 	@for b in $(GPU_BENCHES) $(GPU_PY_BENCH:%='$(PYTHON) %'); do $$b || [ $$? -eq 77 ] || exit 1; done
 
-bench-serve: $(GPU_PY_NEEDS) ## measure what saving costs a small serving engine on a GPU, and what a hit is worth
-	@$(PYTHON) tests/gpu/bench_serving.py || [ $$? -eq 77 ]
+bench-serve: $(GPU_PY_NEEDS) ## measure what saving costs a serving engine on a GPU (vLLM too, where it is), and what a hit is worth
+	@for b in serving batch vllm; do $(PYTHON) tests/gpu/bench_$$b.py || [ $$? -eq 77 ] || exit 1; done
 
 setup: ## install the packages that are missing
 	@scripts/setup

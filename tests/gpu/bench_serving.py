@@ -25,7 +25,8 @@ import time
 
 import kit
 import serve
-from kit import MS, Daemon, Remote, Waived, fresh_keys
+import ways
+from kit import MS, Daemon, Remote, fresh_keys
 
 BACKGROUND, INCOMING, OUTPUT = 8, 32, 64
 INTERVAL_S = {"0.5B": 0.1, "8B": 0.2, "tiny": 0.01}
@@ -33,71 +34,6 @@ TEMPLATE, PROMPT, HIT = 256, 2048, 4096
 ROUNDS = {"0.5B": 2, "8B": 2, "tiny": 1}
 HITS = 15
 WAYS = ("none", "kvcached", "kvcached daemon", "packed", "each")
-
-
-class Kvcached:
-    """Saves what a step completed, on the compute stream."""
-
-    def __init__(self, engine, socket, name, copy):
-        from kvcache_client import Client, Copy, KvcacheError, Namespace
-
-        where = {} if kit.REHEARSE else {"gpu": 0}
-        self.error = KvcacheError
-        self.by_daemon = copy == "daemon"
-        self.client = Client(
-            socket, connect_ms=MS, lookup_ms=MS, load_ms=MS, save_ms=MS if kit.REHEARSE else 0,
-            **where)
-        try:
-            self.part = self.client.register_tensors(
-                Namespace(model=name), engine.model.cache, block_axis=1, block_tokens=16,
-                copy=Copy.DAEMON if self.by_daemon else Copy.WORKER)
-        except KvcacheError as why:
-            self.client.close()
-            raise Waived(f"kvcached {copy}: {why}") from None
-        self.dropped, self.saves = 0, {}
-
-    def arrived(self, engine, s):
-        # Its row's blocks may still be read by the daemon.
-        for save in self.saves.pop(s.row, []):
-            save.wait(MS)
-
-    def computed(self, engine, s, first, end, last):
-        try:
-            save = self.client.save(
-                self.part, s.keys[first * 16 : end * 16], engine.blocks_of(s, first, end))
-        except self.error:
-            self.dropped += 1
-            return
-        if self.by_daemon:
-            self.saves.setdefault(s.row, []).append(save)
-
-
-class Torch:
-    """The two ways of the predecessor; what it made is kept for a while."""
-
-    def __init__(self, packed):
-        self.packed, self.kept = packed, []
-
-    def arrived(self, engine, s):
-        pass
-
-    def computed(self, engine, s, first, end, last):
-        if not last:
-            return
-        torch, blocks = engine.torch, engine.blocks_of(s, TEMPLATE // 16, end)
-        cache = engine.model.cache
-        made = []
-        for at in range(0, len(blocks), 64):
-            some = blocks[at : at + 64]
-            if self.packed:
-                index = torch.tensor(some, device=kit.DEVICE)
-                rows = torch.cat([c.index_select(1, index).transpose(0, 1).flatten(1)
-                                  for c in cache], 1)
-                made += [row.clone() for row in rows]
-            else:
-                made += [[c[:, b].clone() for c in cache] for b in some]
-        kit.sync(torch)
-        self.kept = [*self.kept[-3:], made]
 
 
 class Server:
@@ -115,23 +51,16 @@ class Server:
         self.hook = None
 
     def close(self):
-        if isinstance(self.hook, Kvcached):
-            self.hook.client.close()
+        if self.hook is not None:
+            self.hook.close()
 
     def use(self, way, socket=None):
         """Why it cannot be had, or None."""
         self.close()
         self.hook = self.engine.hook = None
-        make = {
-            "none": lambda: None,
-            "kvcached": lambda: Kvcached(self.engine, socket, self.name, "worker"),
-            "kvcached daemon": lambda: Kvcached(self.engine, socket, self.name, "daemon"),
-            "packed": lambda: Torch(True),
-            "each": lambda: Torch(False),
-        }[way]
         try:
-            self.hook = self.engine.hook = make()
-        except Waived as why:
+            self.hook = self.engine.hook = ways.make(way, self.engine, socket, self.name)
+        except kit.Waived as why:
             return str(why)
         return None
 

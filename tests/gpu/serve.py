@@ -22,17 +22,20 @@ class Sequence:
 
 
 class Engine:
-    """rows: sequences at a time; most: blocks of each, the last of which is for padding."""
+    """rows: sequences at a time; most: blocks of each, the last of which is for padding. total:
+    blocks, where they are not each row's own; more: sizes of prefill steps besides a block's and a
+    chunk's."""
 
-    def __init__(self, shape, rows, most, chunk=CHUNK, buckets=BUCKETS):
+    def __init__(self, shape, rows, most, chunk=CHUNK, buckets=BUCKETS, total=0, more=()):
         import model
         import torch
 
         self.torch, self.rows, self.most, self.chunk = torch, rows, most, chunk
         self.buckets = [b for b in buckets if b < rows] + [rows]
         self.size = model.TOKENS
-        self.model = model.Model(shape, (rows + 1) * most, kit.DEVICE)
+        self.model = model.Model(shape, total or (rows + 1) * most, kit.DEVICE)
         order = torch.randperm((rows + 1) * most, generator=torch.Generator().manual_seed(5))
+        order = torch.zeros_like(order) if total else order
         self.lists = order.view(rows + 1, most).tolist()
         self.tables = order.view(rows + 1, most).to(kit.DEVICE)
         make = {"dtype": torch.long, "device": kit.DEVICE}
@@ -42,7 +45,8 @@ class Engine:
         self.d_rows = torch.zeros(rows, **make)
         self.d_next = torch.zeros(rows, **make)
         self.p_next = torch.zeros(1, **make)
-        self.prefill = {n: self._graph(lambda n=n: self._prefill(n)) for n in (self.size, chunk)}
+        sizes = sorted({self.size, chunk, *more})
+        self.prefill = {n: self._graph(lambda n=n: self._prefill(n)) for n in sizes}
         self.decode = {b: self._graph(lambda b=b: self._decode(b)) for b in self.buckets}
         self.template = 0  # blocks of row `rows` - 1 that all prompts begin with
         self.hook = None
