@@ -218,7 +218,7 @@ check-gpu: $(GPU_TESTS) $(GPU_PY_NEEDS) ## run the tests that need a GPU (waived
 	@for t in $(GPU_TESTS) $(GPU_PY_TESTS:%='$(PYTHON) %'); do $$t || [ $$? -eq 77 ] || exit 1; done
 
 check-fake-gpu: $(FAKE_TESTS) $(FAKE_GPU) ## the same on a driver without a GPU
-	@scripts/run-tests --build $(RELEASE) $(FAKE_TESTS)
+	@KVC_TEST_LONG=1 scripts/run-tests --build $(RELEASE) $(FAKE_TESTS)
 
 bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against one copy, and with torch what engines see
 	@for b in $(GPU_BENCHES) $(GPU_PY_BENCH:%='$(PYTHON) %'); do $$b || [ $$? -eq 77 ] || exit 1; done
@@ -393,7 +393,9 @@ $(FAKE_IMAGE) $(NO_IMAGE): kernels/pack_cuda.c Makefile
 	@mkdir -p $(@D)
 	$(call quiet,CC)$(CCACHE) $(CC) $(COMPILE_FLAGS) $(WARNINGS) $(RELEASE_FLAGS) $(IMAGE_FLAGS) -c -o $@ $<
 
-GPU_CLIENT := $(RELEASE)/obj/tests/gpu/scene.o $(call rooms,$(RELEASE),$(CLIENT_ROOMS) $(SHARED_ROOMS))
+GPU_SCENE  := scene scene_baseline scene_daemon scene_worker switch
+GPU_CLIENT := $(patsubst %,$(RELEASE)/obj/tests/gpu/%.o,$(GPU_SCENE)) \
+              $(call rooms,$(RELEASE),$(CLIENT_ROOMS) $(SHARED_ROOMS))
 
 $(filter-out %/$(BARE),$(GPU_DAEMONS)): $(RELEASE)/%: $(RELEASE)/obj/%.o $(GPU_CLIENT) | $(RELEASE)/kvcached
 	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))

@@ -40,16 +40,19 @@ struct scene_daemon {
     char socket[128], log[128];
 };
 
+// What a run has of its own.
+const char *scene_folder(void);
+const char *scene_program(void); // kvcached
+uint64_t scene_seed(void);
+
 void scene_daemon_start(struct scene_daemon *d, const char *const args[]);
 // Runs one that is not to start; its exit status, and what it printed.
 int scene_daemon_run(const char *const args[], char *output, size_t size);
 void scene_daemon_stop(struct scene_daemon *d);
+void scene_show_log(const struct scene_daemon *d); // its end, on standard error
+void scene_log(const struct scene_daemon *d, char *text, size_t size);
 // Waits until the host tier has its pages, and the GPU knows them.
 void scene_populated(const struct scene_daemon *d);
-// Figures of the daemon's process that must not grow.
-int scene_fds(const struct scene_daemon *d);
-int scene_mappings(const struct scene_daemon *d); // all of them
-int scene_files(const struct scene_daemon *d);    // those of files, devices among them
 struct admin_stats scene_stats(const struct scene_daemon *d);
 // Waits until nothing fills, is open or is in quarantine.
 void scene_settled(const struct scene_daemon *d);
@@ -106,13 +109,21 @@ void scene_keys(uint32_t first_key, uint32_t n, uint8_t *keys);
 uint64_t worker_save_enqueue(struct worker *w, uint32_t first_key, uint32_t n);
 // Fills, saves, and waits until all are published.
 void worker_put(struct worker *w, uint32_t first_key, uint32_t n);
+// The same into a full tier, where room comes as fast as blocks are demoted.
 // ... and keeps them from being evicted.
 void worker_pin(struct worker *w, uint32_t first_key, uint32_t n);
+// Into a full tier, where room comes as fast as blocks are demoted.
+void worker_put_patiently(struct worker *w, uint32_t first_key, uint32_t n);
+// So many sets of its n_blocks, which are then all there; how many of them came from the host tier.
+uint32_t worker_put_sets(struct worker *w, uint32_t first_key, uint32_t sets);
 uint32_t worker_lookup(struct worker *w, uint32_t first_key, uint32_t n);
-// Loads all that is leased into blocks 0 ..; with the result awaited.
+// Loads all that is leased into blocks 0 ..; what was said at once, or became of it.
 kvc_status worker_load(struct worker *w, uint8_t *valid);
 // Poisons, looks up, loads, compares and releases: all n are there.
 void worker_verify(struct worker *w, uint32_t first_key, uint32_t n);
+
+// Its stream is captured meanwhile. It has 4 blocks or more.
+void worker_capture_is_refused(struct worker *w);
 
 // Runs play in a process of its own; its status as of waitpid.
 typedef void scene_play(const struct scene_daemon *d, void *arg);
@@ -126,6 +137,11 @@ void scene_waive(const char *reason);
 void scene_check(const struct worker *w, int error, const char *what, const char *file, int line);
 void scene_check_kvc(kvc_client *client, kvc_status status, const char *what, const char *file,
                      int line);
+
+// Figures of the daemon's process that must not grow: scene_baseline.c.
+int scene_fds(const struct scene_daemon *d);
+int scene_mappings(const struct scene_daemon *d); // all of them
+int scene_files(const struct scene_daemon *d);    // those of files, devices among them
 
 // Free memory of the first GPU, as a process of its own sees it, which stays until the test ends.
 uint64_t scene_free_memory(void);

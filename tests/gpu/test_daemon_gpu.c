@@ -13,10 +13,6 @@
 
 #define BLOCKS 512u
 
-// What fits into the usual tier beside the blocks of a dead worker, and little less.
-#define REST_SETS 3u
-#define REST      400u
-
 // Saving and loading.
 
 static void play_put(const struct scene_daemon *d, void *arg)
@@ -273,28 +269,10 @@ static void a_reader_cannot_write(void)
 static void play_capture(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
-    uint8_t key[KVC_KEY_BYTES];
-    uint32_t block = 0;
-    const kvc_save_entry entry = {.keys = key, .blocks = &block, .n_keys = 1};
-    kvc_save_entry entries[1];
-    kvc_save_args args = {.entries = entries, .n_entries = 1};
-    int (*begin)(void *, int), (*end)(void *, void **);
-    void *graph;
 
     (void)arg;
     worker_open(&w, d, KVC_ROLE_WORKER, 4);
-    scene_keys(1, 1, key);
-    entries[0] = entry;
-    entries[0].part = w.part;
-    *(void **)&begin = dlsym(w.driver.library, "cuStreamBeginCapture_v2");
-    *(void **)&end = dlsym(w.driver.library, "cuStreamEndCapture");
-    args.stream = begin != NULL ? w.stream : (void *)0xca; // what the fake takes for capturing
-    CHECK(begin == NULL || begin(w.stream, 1 /* of this thread */) == 0);
-    CHECK(kvc_save(w.client, &args, NULL) == KVC_E_BUSY);
-    CHECK(strstr(kvc_error(w.client), "captured") != NULL);
-    CHECK(begin == NULL || end(w.stream, &graph) == 0);
-    worker_put(&w, 1, 4);
-    worker_verify(&w, 1, 4);
+    worker_capture_is_refused(&w);
     worker_close(&w);
 }
 
@@ -336,53 +314,19 @@ static void memory_that_no_kernel_reaches_is_refused(void)
 
 // Tiers.
 
-// Room comes as fast as blocks are demoted, and a save waits for it a millisecond.
-static void put_with_patience(struct worker *w, uint32_t first_key, uint32_t n)
-{
-    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
-    uint32_t there = 0;
-
-    worker_fill(w, first_key, n);
-    while (there < n) {
-        uint64_t save = worker_save_enqueue(w, first_key, n);
-        kvc_outcome outcome;
-
-        if (save != 0)
-            KVC(w, kvc_wait(w->client, save, SCENE_MS, &outcome));
-        there = worker_lookup(w, first_key, n);
-        if (there > 0)
-            KVC(w, kvc_release(w->client, w->lease.id));
-        CHECK(scene_now_us() < until_us);
-        usleep(5000);
-    }
-}
-
 static void play_tiers(const struct scene_daemon *d, void *arg)
 {
-    const uint32_t each = 40, sets = 8;
     struct worker w;
-    uint32_t on_host = 0;
 
     (void)arg;
-    worker_open(&w, d, KVC_ROLE_WORKER, each);
-    for (uint32_t i = 0; i < sets; i++) {
-        put_with_patience(&w, 10000 + i * each, each);
-    }
-    for (uint32_t i = 0; i < sets; i++) {
-        worker_poison(&w);
-        CHECK(worker_lookup(&w, 10000 + i * each, each) == each);
-        on_host += w.lease.host;
-        KVC(&w, worker_load(&w, NULL));
-        CHECK(worker_wrong(&w, 10000 + i * each, each) == 0);
-        KVC(&w, kvc_release(w.client, w.lease.id));
-    }
-    CHECK(on_host > 0);
+    worker_open(&w, d, KVC_ROLE_WORKER, 40);
+    CHECK(worker_put_sets(&w, 10000, 8) > 0);
     // Two hits on the host tier bring blocks back to the GPU.
     for (uint32_t i = 0; i < 6; i++) {
-        worker_verify(&w, 10000, each);
+        worker_verify(&w, 10000, 40);
         usleep(100000);
     }
-    worker_verify(&w, 10000, each);
+    worker_verify(&w, 10000, 40);
     worker_close(&w);
 }
 
@@ -412,221 +356,6 @@ static void straight_to_the_host_tier(void)
     scene_daemon_stop(&d);
 }
 
-// Deaths. An actor tells that it is where it is to be killed with a byte.
-
-struct actor {
-    int told[2];
-    int fork_child; // one that lives on
-    uint64_t hold_ms;
-};
-
-static void play_die_saving(const struct scene_daemon *d, void *arg)
-{
-    struct actor *a = arg;
-    struct worker w;
-
-    worker_open(&w, d, KVC_ROLE_WORKER, 64);
-    if (a->fork_child) {
-        pid_t child = fork();
-
-        CHECK(child >= 0);
-        if (child == 0)
-            for (;;)
-                pause();
-        CHECK(write(a->told[1], &child, sizeof(child)) == sizeof(child));
-    }
-    worker_fill(&w, 5000, 64);
-    usleep(500000); // until the driver's list was looked at
-    worker_hold(&w, a->hold_ms * 1000);
-    (void)worker_save_enqueue(&w, 5000, 64);
-    CHECK(write(a->told[1], "x", 1) == 1);
-    for (;;)
-        pause();
-}
-
-static pid_t start_dying(const struct scene_daemon *d, struct actor *a, pid_t *child)
-{
-    char byte;
-    ssize_t n;
-    pid_t pid;
-    int status;
-
-    CHECK(pipe(a->told) == 0);
-    pid = scene_fork(play_die_saving, d, a);
-    close(a->told[1]);
-    if (a->fork_child && read(a->told[0], child, sizeof(*child)) != sizeof(*child))
-        *child = 0;
-    n = read(a->told[0], &byte, 1);
-    close(a->told[0]);
-    if (n != 1) {
-        status = scene_wait(pid);
-        exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
-    }
-    return pid;
-}
-
-static void play_nothing_of_the_dead(const struct scene_daemon *d, void *arg)
-{
-    struct worker w;
-
-    (void)arg;
-    worker_open(&w, d, KVC_ROLE_WORKER, 64);
-    CHECK(worker_lookup(&w, 5000, 64) == 0);
-    worker_put(&w, 5000, 64);
-    worker_verify(&w, 5000, 64);
-    worker_close(&w);
-}
-
-static void killed_while_saving(void)
-{
-    struct actor a = {.hold_ms = 20000};
-    struct scene_daemon d;
-    pid_t pid;
-
-    scene_daemon_start(&d, NULL);
-    pid = start_dying(&d, &a, NULL);
-    CHECK(scene_stats(&d).filling_slots == 64);
-    CHECK(kill(pid, SIGKILL) == 0);
-    scene_wait(pid);
-    scene_settled(&d);
-    scene_run(play_nothing_of_the_dead, &d, NULL);
-    scene_daemon_stop(&d);
-}
-
-static void play_fill_the_rest(const struct scene_daemon *d, void *arg)
-{
-    struct worker w;
-
-    (void)arg;
-    worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
-    for (uint32_t i = 0; i < REST_SETS; i++)
-        worker_put(&w, 20000 + i * REST, REST);
-    worker_verify(&w, 20000, REST);
-    worker_close(&w);
-}
-
-static void play_verify_the_rest(const struct scene_daemon *d, void *arg)
-{
-    struct worker w;
-
-    (void)arg;
-    worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
-    for (uint32_t i = 0; i < REST_SETS; i++)
-        worker_verify(&w, 20000 + i * REST, REST);
-    worker_close(&w);
-}
-
-// Its kernels go on while the child lives, so its slots are given to nobody.
-static void killed_while_a_child_lives(void)
-{
-    struct actor a = {.fork_child = 1, .hold_ms = 20000};
-    struct scene_daemon d;
-    pid_t pid, child = 0;
-
-    scene_daemon_start(&d, NULL);
-    pid = start_dying(&d, &a, &child);
-    CHECK(child > 0);
-    CHECK(kill(pid, SIGKILL) == 0);
-    scene_wait(pid);
-    usleep(500000);
-    CHECK(scene_stats(&d).quarantined_slots == 64);
-    scene_run(play_fill_the_rest, &d, NULL);
-    usleep(500000);
-    CHECK(scene_stats(&d).quarantined_slots == 64);
-    CHECK(kill(child, SIGKILL) == 0);
-    scene_settled(&d);
-    scene_run(play_verify_the_rest, &d, NULL);
-    scene_run(play_nothing_of_the_dead, &d, NULL);
-    scene_daemon_stop(&d);
-}
-
-// The kernel does write on after its process was reaped; what it writes is nobody's.
-static void a_late_kernel_harms_nobody(void)
-{
-    struct actor a = {.fork_child = 1, .hold_ms = 2500};
-    struct scene_daemon d;
-    pid_t pid, child = 0;
-
-    scene_daemon_start(&d, NULL);
-    pid = start_dying(&d, &a, &child);
-    CHECK(child > 0 && kill(pid, SIGKILL) == 0);
-    scene_wait(pid);
-    scene_run(play_fill_the_rest, &d, NULL);
-    usleep(3000000);
-    scene_run(play_verify_the_rest, &d, NULL);
-    CHECK(kill(child, SIGKILL) == 0);
-    scene_settled(&d);
-    scene_run(play_verify_the_rest, &d, NULL);
-    scene_run(play_nothing_of_the_dead, &d, NULL);
-    scene_daemon_stop(&d);
-}
-
-static void play_busy(const struct scene_daemon *d, void *arg)
-{
-    struct worker w;
-
-    (void)arg;
-    worker_open(&w, d, KVC_ROLE_WORKER, 64);
-    worker_fill(&w, 7000, 64);
-    for (uint32_t i = 0;; i++) {
-        (void)worker_save_enqueue(&w, 7000 + i * 64, 64);
-        if (worker_lookup(&w, 1000, 64) > 0) {
-            (void)worker_load(&w, NULL);
-            KVC(&w, kvc_release(w.client, w.lease.id));
-        }
-    }
-}
-
-static uint64_t gpu_memory(const char *what)
-{
-    char command[128];
-    unsigned long long mib = 0;
-    FILE *out;
-
-    snprintf(command, sizeof(command),
-             "nvidia-smi --query-gpu=memory.%s --format=csv,noheader,nounits 2>/dev/null", what);
-    out = popen(command, "r");
-    if (out != NULL) {
-        if (fscanf(out, "%llu", &mib) != 1)
-            mib = 0;
-        pclose(out);
-    }
-    return mib;
-}
-
-static void killed_twenty_times(void)
-{
-    struct scene_daemon d;
-    uint32_t n = 64;
-    uint64_t memory;
-    int fds, mappings;
-
-    scene_daemon_start(&d, NULL);
-    scene_run(play_put, &d, &n);
-    scene_settled(&d);
-    fds = scene_fds(&d);
-    mappings = scene_mappings(&d);
-    memory = gpu_memory("used");
-    for (uint32_t i = 0; i < 20; i++) {
-        const uint64_t saves = scene_stats(&d).saves;
-        pid_t pid = scene_fork(play_busy, &d, NULL);
-        uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
-
-        while (scene_stats(&d).saves < saves + 2 && scene_now_us() < until_us)
-            usleep(5000);
-        usleep(150000 + i * 7000);
-        CHECK(waitpid(pid, NULL, WNOHANG) == 0 && kill(pid, SIGKILL) == 0);
-        scene_wait(pid);
-        scene_settled(&d);
-        while ((scene_fds(&d) > fds || gpu_memory("used") > memory) && scene_now_us() < until_us)
-            usleep(20000);
-        CHECK(scene_fds(&d) <= fds && gpu_memory("used") <= memory);
-        CHECK(scene_mappings(&d) <= mappings + 2);
-    }
-    scene_run(play_verify, &d, &n);
-    scene_daemon_stop(&d);
-}
-
 // Starting.
 
 static void no_gpu_in_sight(void)
@@ -644,11 +373,26 @@ static void no_gpu_in_sight(void)
     scene_daemon_stop(&d);
 }
 
+static uint64_t total_memory(void)
+{
+    unsigned long long mib = 0;
+    FILE *out;
+
+    out =
+        popen("nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null", "r");
+    if (out != NULL) {
+        if (fscanf(out, "%llu", &mib) != 1)
+            mib = 0;
+        pclose(out);
+    }
+    return mib;
+}
+
 static void more_memory_than_there_is(void)
 {
     char output[4096];
 
-    if (gpu_memory("total") == 0)
+    if (total_memory() == 0)
         scene_waive("no GPU whose memory has an end");
     CHECK(scene_daemon_run((const char *[]){"--gpu-bytes", "4T", NULL}, output, sizeof(output)) ==
           1);
@@ -668,10 +412,6 @@ static const struct scene_test tests[] = {
     {"memory that no kernel reaches is refused", memory_that_no_kernel_reaches_is_refused, 0},
     {"demoted and promoted", demoted_and_promoted, 0},
     {"straight to the host tier", straight_to_the_host_tier, 0},
-    {"killed while saving", killed_while_saving, 0},
-    {"killed while a child lives", killed_while_a_child_lives, 0},
-    {"a late kernel harms nobody", a_late_kernel_harms_nobody, 0},
-    {"killed twenty times", killed_twenty_times, 0},
     {"no GPU in sight", no_gpu_in_sight, 0},
     {"more memory than there is", more_memory_than_there_is, 0},
 };

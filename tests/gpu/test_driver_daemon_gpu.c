@@ -2,8 +2,6 @@
 // Only the driver without a GPU does that on demand (tests/gpu/fake); elsewhere all are waived.
 //
 //   test_driver_daemon_gpu [word]    only the tests whose name has the word
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,36 +13,9 @@
 
 #include "client/client.h"
 #include "tests/gpu/scene.h"
+#include "tests/gpu/switch.h"
 
 #define BLOCKS 64u
-
-static void name_switch(const char *name, char path[256])
-{
-    const char *folder = getenv("KVC_FAKE_CUDA");
-
-    if (folder == NULL)
-        scene_waive("this driver does not fail on demand");
-    snprintf(path, 256, "%s/%s", folder, name);
-}
-
-static void off(const char *name)
-{
-    char path[256];
-
-    name_switch(name, path);
-    unlink(path);
-}
-
-static void on(const char *name)
-{
-    char path[256];
-    int fd;
-
-    name_switch(name, path);
-    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    CHECK(fd >= 0);
-    close(fd);
-}
 
 static void all_off(void)
 {
@@ -52,7 +23,7 @@ static void all_off(void)
                                         "lose-calls", "fail-query", "fail-launch"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        off(names[i]);
+        switch_off(names[i]);
 }
 
 struct play {
@@ -107,13 +78,12 @@ static int ask_health(const struct scene_daemon *d, char *text, size_t size)
 {
     static const char request[] = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = open(d->log, O_RDONLY | O_CLOEXEC), code = 0;
     const char *url;
-    ssize_t n = read(fd, text, size - 1);
     size_t got = 0;
+    ssize_t n;
+    int fd, code = 0;
 
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
+    scene_log(d, text, size);
     url = strstr(text, "url=http://127.0.0.1:");
     if (url == NULL)
         scene_waive("built without libmicrohttpd");
@@ -139,12 +109,12 @@ static void health_tells_of_a_driver_that_hangs(void)
     all_off();
     scene_daemon_start(&d, (const char *[]){"--metrics", "127.0.0.1:0", NULL});
     CHECK(ask_health(&d, text, sizeof(text)) == 200);
-    on("hang-open");
+    switch_on("hang-open");
     pid = scene_fork(play, &d, &p);
     wait_for_hang(&d, true);
     CHECK(ask_health(&d, text, sizeof(text)) == 503);
     CHECK(strstr(text, "wrong: GPUs whose driver does not come back: 1\n") != NULL);
-    off("hang-open");
+    switch_off("hang-open");
     CHECK(scene_wait(pid) == 0);
     wait_for_hang(&d, false);
     CHECK(ask_health(&d, text, sizeof(text)) == 200);
@@ -160,12 +130,12 @@ static void an_open_that_hangs(void)
 
     all_off();
     scene_daemon_start(&d, NULL);
-    on("hang-open");
+    switch_on("hang-open");
     pid = scene_fork(play, &d, &p);
     wait_for_hang(&d, true);
     CHECK(scene_stats(&d).driver_calls > 0 && scene_stats(&d).driver_call_us > 1000000);
     run(&d, false, 2000, KVC_OK);
-    off("hang-open");
+    switch_off("hang-open");
     CHECK(scene_wait(pid) == 0);
     wait_for_hang(&d, false);
     scene_settled(&d);
@@ -189,7 +159,7 @@ static void killed_while_its_memory_is_opened(void)
         const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
         pid_t pid;
 
-        on("hang-open");
+        switch_on("hang-open");
         pid = scene_fork(play, &d, &p);
         while (scene_stats(&d).driver_calls == 0) {
             CHECK(scene_now_us() < until_us);
@@ -198,7 +168,7 @@ static void killed_while_its_memory_is_opened(void)
         CHECK(kill(pid, SIGKILL) == 0);
         scene_wait(pid);
         usleep(20000);
-        off("hang-open");
+        switch_off("hang-open");
         scene_returns_to(&d, &before);
     }
     run(&d, true, 2000, KVC_OK);
@@ -213,14 +183,14 @@ static void a_close_that_hangs(void)
 
     all_off();
     scene_daemon_start(&d, NULL);
-    on("hang-close");
+    switch_on("hang-close");
     run(&d, true, 1000, KVC_OK);
     run(&d, false, 1500, KVC_OK);
     wait_for_hang(&d, true);
     run(&d, false, 2000, KVC_OK);
     scene_settled(&d);
     scene_daemon_stop(&d);
-    off("hang-close");
+    switch_off("hang-close");
 }
 
 static void an_unmap_that_hangs(void)
@@ -235,9 +205,9 @@ static void an_unmap_that_hangs(void)
     scene_settled(&d);
     before = scene_baseline(&d);
     p.first_key = 2000;
-    on("hang-unmap");
+    switch_on("hang-unmap");
     scene_run(play, &d, &p); // whose own unmapping is of its addresses only
-    off("hang-unmap");
+    switch_off("hang-unmap");
     scene_returns_to(&d, &before);
     scene_daemon_stop(&d);
 }
@@ -249,9 +219,9 @@ static void ends_that_are_not_told(void)
 
     all_off();
     scene_daemon_start(&d, NULL);
-    on("lose-calls");
+    switch_on("lose-calls");
     run(&d, true, 1000, KVC_OK);
-    off("lose-calls");
+    switch_off("lose-calls");
     run(&d, true, 2000, KVC_OK);
     scene_settled(&d);
     scene_daemon_stop(&d);
@@ -265,14 +235,14 @@ static void a_context_that_fails(void)
     all_off();
     scene_daemon_start(&d, NULL);
     run(&d, true, 1000, KVC_OK);
-    on("lose-calls");
-    on("fail-query");
+    switch_on("lose-calls");
+    switch_on("fail-query");
     run(&d, true, 2000, KVC_E_DEVICE); // nor is the event that it waits for of any use
-    off("fail-query");
-    off("lose-calls");
-    on("fail-launch");
+    switch_off("fail-query");
+    switch_off("lose-calls");
+    switch_on("fail-launch");
     run(&d, true, 3000, KVC_E_DEVICE);
-    off("fail-launch");
+    switch_off("fail-launch");
     run(&d, false, 4000, KVC_OK);
     run(&d, true, 5000, KVC_OK);
     scene_settled(&d);

@@ -79,46 +79,13 @@ static void on_several_gpus(void)
     scene_daemon_stop(&d);
 }
 
-// Room comes as fast as blocks are demoted.
-static void put_with_patience(struct worker *w, uint32_t first_key, uint32_t n)
-{
-    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
-    uint32_t there = 0;
-
-    worker_fill(w, first_key, n);
-    while (there < n) {
-        const uint64_t save = worker_save_enqueue(w, first_key, n);
-        kvc_outcome outcome;
-
-        if (save != 0)
-            KVC(w, kvc_wait(w->client, save, SCENE_MS, &outcome));
-        there = worker_lookup(w, first_key, n);
-        if (there > 0)
-            KVC(w, kvc_release(w->client, w->lease.id));
-        CHECK(scene_now_us() < until_us);
-        usleep(5000);
-    }
-}
-
 static void play_tiers(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
-    uint32_t on_host = 0;
 
     (void)arg;
     worker_open(&w, d, KVC_ROLE_WORKER, 40);
-    for (uint32_t i = 0; i < 8; i++) {
-        put_with_patience(&w, 10000 + i * 40, 40);
-    }
-    for (uint32_t i = 0; i < 8; i++) {
-        worker_poison(&w);
-        CHECK(worker_lookup(&w, 10000 + i * 40, 40) == 40);
-        on_host += w.lease.host;
-        KVC(&w, worker_load(&w, NULL));
-        CHECK(worker_wrong(&w, 10000 + i * 40, 40) == 0);
-        KVC(&w, kvc_release(w.client, w.lease.id));
-    }
-    CHECK(on_host > 0);
+    CHECK(worker_put_sets(&w, 10000, 8) > 0);
     worker_close(&w);
 }
 

@@ -230,28 +230,11 @@ static void an_event_that_goes_with_its_worker(void)
 static void play_capture(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
-    uint8_t key[KVC_KEY_BYTES];
-    uint32_t block = 0;
-    kvc_save_entry entry = {.keys = key, .blocks = &block, .n_keys = 1};
-    kvc_save_args args = {.entries = &entry, .n_entries = 1};
-    int (*begin)(void *, int), (*end)(void *, void **);
-    uint64_t save = 0;
-    void *graph;
 
     (void)arg;
     worker_open_with(
         &w, d, &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = 4, .by_daemon = true});
-    scene_keys(1, 1, key);
-    entry.part = w.part;
-    *(void **)&begin = dlsym(w.driver.library, "cuStreamBeginCapture_v2");
-    *(void **)&end = dlsym(w.driver.library, "cuStreamEndCapture");
-    args.stream = begin != NULL ? w.stream : (void *)0xca;
-    CHECK(begin == NULL || begin(w.stream, 1) == 0);
-    CHECK(kvc_save(w.client, &args, &save) == KVC_E_BUSY);
-    CHECK(strstr(kvc_error(w.client), "captured") != NULL);
-    CHECK(begin == NULL || end(w.stream, &graph) == 0);
-    worker_put(&w, 1, 4);
-    worker_verify(&w, 1, 4);
+    worker_capture_is_refused(&w);
     worker_close(&w);
 }
 
