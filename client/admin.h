@@ -37,7 +37,7 @@ struct admin_stats {
     uint64_t stale_completions, admitted_at_once, admitted_blocks;
     uint64_t checksum_failures, bad_packets, refused_requests;
     uint64_t pinned_blocks, limited_lookups;
-    uint64_t driver_calls, driver_call_us, hanging_gpus, copy_thread_blocks;
+    uint64_t driver_calls, driver_call_us, hanging_gpus, lost_gpus, copy_thread_blocks;
     uint64_t closing_fds, stuck_fds, left_open_fds;
     uint64_t resized_extents, moved_extents, kept_extents, lost_extents, waiting_extents;
     uint64_t moving_blocks;

@@ -71,6 +71,7 @@ static void get_figures(const Kvcache__StatsReply *message, struct admin_stats *
     stats->driver_calls = message->driver_calls;
     stats->driver_call_us = message->driver_call_us;
     stats->hanging_gpus = message->hanging_gpus;
+    stats->lost_gpus = message->lost_gpus;
     stats->copy_thread_blocks = message->copy_thread_blocks;
     stats->limited_lookups = message->limited_lookups;
     stats->closing_fds = message->closing_fds;

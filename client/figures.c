@@ -43,6 +43,7 @@ static const struct {
     PLAIN(driver_calls),
     PLAIN(driver_call_us),
     PLAIN(hanging_gpus),
+    PLAIN(lost_gpus),
     PLAIN(copy_thread_blocks),
     PLAIN(limited_lookups),
     PLAIN(resized_extents),

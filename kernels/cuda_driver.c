@@ -112,3 +112,31 @@ kvc_status cuda_status(int error)
         return KVC_E_DEVICE;
     }
 }
+
+bool cuda_is_about_call(int error)
+{
+    switch (error) {
+    case CUDA_SUCCESS:
+    case CUDA_INVALID_VALUE:
+    case CUDA_OUT_OF_MEMORY:
+    case CUDA_NO_DEVICE:
+    case CUDA_INVALID_DEVICE:
+    case CUDA_INVALID_IMAGE:
+    case CUDA_ALREADY_MAPPED:
+    case CUDA_NO_BINARY:
+    case CUDA_NO_PEER_ACCESS:
+    case CUDA_INVALID_PTX:
+    case CUDA_INVALID_HANDLE:
+    case CUDA_NOT_FOUND:
+    case CUDA_NOT_READY:
+    case CUDA_OUT_OF_RESOURCES:
+    case CUDA_IS_ENABLED:
+    case CUDA_IS_REGISTERED:
+    case CUDA_IS_NOT_REGISTERED:
+    case CUDA_NOT_PERMITTED:
+    case CUDA_NOT_SUPPORTED:
+        return true;
+    default:
+        return false;
+    }
+}

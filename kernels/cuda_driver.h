@@ -10,6 +10,7 @@
 #ifndef KVC_CUDA_DRIVER_H
 #define KVC_CUDA_DRIVER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,12 +19,26 @@
 
 enum cuda_result { /* of CUresult, those that this project tells apart */
                    CUDA_SUCCESS = 0,
+                   CUDA_INVALID_VALUE = 1,
                    CUDA_OUT_OF_MEMORY = 2,
                    CUDA_NO_DEVICE = 100,
+                   CUDA_INVALID_DEVICE = 101,
+                   CUDA_INVALID_IMAGE = 200,
                    CUDA_NO_CONTEXT = 201,
+                   CUDA_ALREADY_MAPPED = 208,
+                   CUDA_NO_BINARY = 209,
+                   CUDA_NO_PEER_ACCESS = 217,
+                   CUDA_INVALID_PTX = 218,
+                   CUDA_INVALID_HANDLE = 400,
+                   CUDA_NOT_FOUND = 500,
+                   CUDA_NOT_READY = 600,
+                   CUDA_ILLEGAL_ADDRESS = 700,
+                   CUDA_OUT_OF_RESOURCES = 701,
                    CUDA_IS_ENABLED = 704,    /* access to a peer */
                    CUDA_IS_REGISTERED = 712, /* host memory */
-                   CUDA_NOT_READY = 600,
+                   CUDA_IS_NOT_REGISTERED = 713,
+                   CUDA_LAUNCH_FAILED = 719,
+                   CUDA_NOT_PERMITTED = 800,
                    CUDA_NOT_SUPPORTED = 801,
 };
 
@@ -186,5 +201,11 @@ void cuda_driver_close(struct cuda_driver *driver);
 const char *cuda_error_name(const struct cuda_driver *driver, int error);
 /* What an error of the driver is to this project. */
 kvc_status cuda_status(int error);
+/*
+ * Whether an error says what was wrong with the call, its arguments or the room for it. Any other
+ * may be one of those that stay: an illegal address, an uncorrectable error of memory, a GPU that
+ * is gone. Every later call in that context then fails as well, until the process ends.
+ */
+bool cuda_is_about_call(int error);
 
 #endif

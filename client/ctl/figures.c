@@ -37,6 +37,7 @@ static const struct field fields[] = {
     COUNT(driver_calls, "of GPUs' drivers, under way or waiting"),
     COUNT(driver_call_us, "age of the oldest of them"),
     COUNT(hanging_gpus, "whose driver does not come back"),
+    COUNT(lost_gpus, "that have failed, out of use until kvcached starts again"),
     COUNT(copy_thread_blocks, "of a copy by the daemon at most"),
     FIELD("hits.gpu", FIELD_UINT64, tiers[0].hits, "blocks that lookups found there"),
     FIELD("hits.host", FIELD_UINT64, tiers[1].hits, "blocks that lookups found there"),

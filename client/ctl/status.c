@@ -140,6 +140,9 @@ static void print_trouble(const struct admin_stats *stats)
         printf("  the driver of %llu GPUs hangs, for %s; %llu calls wait\n",
                (unsigned long long)stats->hanging_gpus, human_age(stats->driver_call_us, age),
                (unsigned long long)stats->driver_calls);
+    if (stats->lost_gpus)
+        printf("  %llu GPUs have failed, and are out of use until kvcached starts again\n",
+               (unsigned long long)stats->lost_gpus);
     if (stats->stuck_fds || stats->left_open_fds)
         printf("  descriptors of clients: %llu do not close, %llu wait, %llu were left open\n",
                (unsigned long long)stats->stuck_fds, (unsigned long long)stats->closing_fds,

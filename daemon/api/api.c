@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/api/gate.h"
+#include "daemon/api/loss.h"
 #include "daemon/api/session.h"
 #include "daemon/api/silence.h"
 #include "daemon/api/verify.h"
@@ -191,6 +192,8 @@ kvc_status api_serve(struct api *api, struct store *store, struct tier *const ti
     if (api->config.device->lists_process != NULL)
         status = gone_create(api->config.loop, api->config.device, session_gone, &api->gone);
     if (status == KVC_OK)
+        status = loss_create(api, &api->loss);
+    if (status == KVC_OK)
         status = start_errands(api);
     if (status != KVC_OK)
         return status;
@@ -287,6 +290,7 @@ void api_destroy(struct api *api)
     while ((s = list_first(&api->sessions, struct session, link)) != NULL)
         session_free(s);
     gone_destroy(api->gone);
+    loss_close(api->loss);
     for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++) {
         gates_destroy(api->gates[i]);
         errands_destroy(api->errands[i]);

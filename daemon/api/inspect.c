@@ -1,4 +1,5 @@
 /* PING, STATS: what the daemon says of itself. */
+#include "daemon/api/loss.h"
 #include "daemon/api/session.h"
 
 #include <sys/resource.h>
@@ -76,6 +77,7 @@ static void fill_driver_figures(const struct api *api, struct msg_stats_reply *r
         if (us > reply->driver_call_us)
             reply->driver_call_us = us;
     }
+    reply->lost_gpus = loss_count(api->loss);
     if (device->lending != NULL)
         reply->copy_thread_blocks = device->lending->thread_blocks(device->state, 0);
 }

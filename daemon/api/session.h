@@ -17,6 +17,7 @@
 #include "daemon/tier/errands.h"
 
 struct gates;
+struct loss;
 struct silence;
 struct verify;
 struct wake;
@@ -41,6 +42,7 @@ struct api {
     struct wake *wake;
     struct silence *silence;
     struct watches *watches;
+    struct loss *loss; /* NULL: no GPU */
     struct gone *gone; /* NULL: no device that processes could outlive themselves on */
     struct errands *errands[DEVICE_GPUS_MAX]; /* of each GPU on which the daemon copies */
     struct errand calibrate[DEVICE_GPUS_MAX]; /* their first */

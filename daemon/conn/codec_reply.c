@@ -304,6 +304,7 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.driver_calls = reply->driver_calls;
     m.driver_call_us = reply->driver_call_us;
     m.hanging_gpus = reply->hanging_gpus;
+    m.lost_gpus = reply->lost_gpus;
     m.copy_thread_blocks = reply->copy_thread_blocks;
     m.limited_lookups = reply->limited_lookups;
     m.closing_fds = reply->closing_fds;

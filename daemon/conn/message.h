@@ -397,7 +397,7 @@ struct msg_stats_reply {
     uint64_t stale_completions, admitted_at_once, admitted_blocks, checksum_failures;
     uint64_t bad_packets, refused_requests;
     uint64_t cpu_us, cpu_system_us, quarantine_oldest_us, pinned_blocks, limited_lookups;
-    uint64_t driver_calls, driver_call_us, hanging_gpus, copy_thread_blocks;
+    uint64_t driver_calls, driver_call_us, hanging_gpus, lost_gpus, copy_thread_blocks;
     uint64_t closing_fds, stuck_fds, left_open_fds;
     uint64_t resized_extents, moved_extents, kept_extents, lost_extents, waiting_extents;
     struct msg_hit_window windows[MSG_WINDOWS];

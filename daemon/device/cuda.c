@@ -8,19 +8,33 @@
 #include "daemon/base/mem.h"
 #include "daemon/device/nvml.h"
 
-kvc_status device_cuda_check(const struct device_cuda *cuda, const char *what, uint32_t extent,
-                             int error)
+kvc_status device_cuda_check(struct device_cuda *cuda, uint32_t gpu, const char *what,
+                             uint32_t extent, int error)
 {
-    if (error != CUDA_SUCCESS)
-        log_warn("device", "%s extent=%u error=%s", what, extent,
+    if (error != CUDA_SUCCESS && !cuda_suspect(cuda, gpu, error))
+        log_warn("device", "%s gpu=%u extent=%u error=%s", what, gpu, extent,
                  cuda_error_name(&cuda->driver, error));
     return cuda_status(error);
 }
 
 kvc_status device_cuda_enter(struct device_cuda *cuda, uint32_t gpu)
 {
-    return device_cuda_check(cuda, "cannot enter the context", 0,
+    if (atomic_load(&cuda->gpus[gpu].lost))
+        return KVC_E_DEVICE;
+    return device_cuda_check(cuda, gpu, "cannot enter the context", 0,
                              cuda->driver.context_push(cuda->gpus[gpu].context));
+}
+
+kvc_status device_cuda_enter_any(struct device_cuda *cuda, uint32_t *gpu)
+{
+    kvc_status status = KVC_E_DEVICE;
+
+    for (*gpu = 0; *gpu < cuda->n_gpus; ++*gpu) {
+        status = device_cuda_enter(cuda, *gpu);
+        if (status == KVC_OK)
+            break;
+    }
+    return status;
 }
 
 void device_cuda_leave(struct device_cuda *cuda)
@@ -40,7 +54,7 @@ kvc_status device_cuda_make_streams(struct device_cuda_slab *slab)
         if (status != KVC_OK)
             break;
         status = device_cuda_check(
-            cuda, "no stream", 0,
+            cuda, i, "no stream", 0,
             cuda->driver.stream_create(&slab->streams[i], CUDA_STREAM_NON_BLOCKING));
         device_cuda_leave(cuda);
     }
@@ -69,6 +83,16 @@ uint32_t device_cuda_gpu_of(const struct device_slab *slab, uint32_t extent)
     return (uint32_t)((uint64_t)extent * state->cuda->n_gpus / slab->n_extents);
 }
 
+kvc_status device_cuda_nothing(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                               uint64_t bytes)
+{
+    (void)slab;
+    (void)extent;
+    (void)offset;
+    (void)bytes;
+    return KVC_OK;
+}
+
 static uint64_t address_of(const struct device_slab *slab, uint64_t offset)
 {
     return slab->ops->address != NULL ? (uintptr_t)slab->ops->address(slab, offset)
@@ -86,7 +110,7 @@ static uint32_t engine_of(const struct device_slab *to, uint32_t to_extent,
 
 /* One run that lies in one extent of either slab: host memory is registered by the extent. */
 static kvc_status copy_run(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
-                           uint64_t from_offset, uint64_t bytes)
+                           uint64_t from_offset, uint64_t bytes, uint32_t *begun)
 {
     const struct device_cuda_slab *state = to->state;
     struct device_cuda *cuda = state->cuda;
@@ -103,7 +127,8 @@ static kvc_status copy_run(struct device_slab *to, uint64_t to_offset, struct de
         status = device_cuda_enter(cuda, gpu);
     if (status != KVC_OK)
         return status;
-    status = device_cuda_check(cuda, "cannot copy", extent,
+    *begun |= 1u << gpu;
+    status = device_cuda_check(cuda, gpu, "cannot copy", extent,
                                cuda->driver.copy_async(address_of(to, to_offset),
                                                        address_of(from, from_offset), bytes,
                                                        state->streams[gpu]));
@@ -124,7 +149,7 @@ static uint64_t run_of(const struct device_slab *slab, uint64_t offset)
 }
 
 kvc_status device_cuda_copy(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
-                            uint64_t from_offset, uint64_t bytes)
+                            uint64_t from_offset, uint64_t bytes, uint32_t *begun)
 {
     kvc_status status = KVC_OK;
 
@@ -137,7 +162,7 @@ kvc_status device_cuda_copy(struct device_slab *to, uint64_t to_offset, struct d
             run = run_of(to, to_offset);
         if (run > run_of(from, from_offset))
             run = run_of(from, from_offset);
-        status = copy_run(to, to_offset, from, from_offset, run);
+        status = copy_run(to, to_offset, from, from_offset, run, begun);
         to_offset += run;
         from_offset += run;
         bytes -= run;
@@ -145,16 +170,20 @@ kvc_status device_cuda_copy(struct device_slab *to, uint64_t to_offset, struct d
     return status;
 }
 
-kvc_status device_cuda_settle(struct device_slab *to)
+/* A lost GPU has ended what was begun there, and nobody knows how. */
+kvc_status device_cuda_settle(struct device_slab *to, uint32_t begun)
 {
     struct device_cuda_slab *state = to->state;
     kvc_status first = KVC_OK;
 
     for (uint32_t i = 0; i < state->cuda->n_gpus; i++) {
-        kvc_status status = device_cuda_enter(state->cuda, i);
+        kvc_status status;
 
+        if (!(begun & 1u << i))
+            continue;
+        status = device_cuda_enter(state->cuda, i);
         if (status == KVC_OK) {
-            status = device_cuda_check(state->cuda, "copies failed", 0,
+            status = device_cuda_check(state->cuda, i, "copies failed", 0,
                                        state->cuda->driver.stream_synchronize(state->streams[i]));
             device_cuda_leave(state->cuda);
         }
@@ -191,6 +220,7 @@ static void cuda_close(struct device *device)
     device_cuda_release(cuda);
     nvml_close(cuda->nvml);
     cuda_driver_close(&cuda->driver);
+    pthread_mutex_destroy(&cuda->watch);
     mem_free(cuda);
     *device = (struct device){0};
 }
@@ -220,6 +250,8 @@ kvc_status device_cuda_open(struct device *device, const struct device_cuda_choi
         .state = cuda,
         .lists_process = lists_process,
         .close = cuda_close,
+        .watch = cuda_watch,
+        .is_lost = cuda_is_lost,
     };
     kvc_status status;
 
@@ -228,8 +260,10 @@ kvc_status device_cuda_open(struct device *device, const struct device_cuda_choi
         snprintf(why, DEVICE_WHY_MAX, "%s", kvc_status_text(KVC_E_NO_MEMORY));
         return KVC_E_NO_MEMORY;
     }
+    pthread_mutex_init(&cuda->watch, NULL);
     status = cuda_driver_open(&cuda->driver, why);
     if (status != KVC_OK) {
+        pthread_mutex_destroy(&cuda->watch);
         mem_free(cuda);
         return status;
     }

@@ -8,6 +8,7 @@
 #ifndef KVC_DEVICE_CUDA_H
 #define KVC_DEVICE_CUDA_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "daemon/base/list.h"
@@ -25,6 +26,7 @@ struct cuda_gpu {
     struct pack_cuda pack;
     struct list openings; /* of legacy handles; cuda_loan.c, on the GPU's own thread */
     atomic_uint measured; /* thread blocks that are enough; 0: not measured */
+    atomic_bool lost;     /* cuda_loss.c */
 };
 
 struct device_cuda {
@@ -34,6 +36,9 @@ struct device_cuda {
     uint32_t n_gpus;
     struct cuda_gpu gpus[DEVICE_GPUS_MAX];
     atomic_uint thread_blocks; /* of copies by the daemon at most; 0: what was measured */
+    pthread_mutex_t watch;     /* of the next two, also while it is called */
+    device_lost_cb *lost;      /* NULL: nobody is to be told */
+    void *lost_arg;
 };
 
 extern const struct device_ops device_cuda_gpu;
@@ -47,12 +52,26 @@ struct device_cuda_slab {
     void *streams[DEVICE_GPUS_MAX]; /* of copies to this slab, on each GPU */
 };
 
-/* KVC_OK, or the status of a call of the driver that failed, which is logged. */
-kvc_status device_cuda_check(const struct device_cuda *cuda, const char *what, uint32_t extent,
-                             int error);
+/*
+ * KVC_OK, or the status of a call for a GPU that failed, which is logged, unless the GPU is lost,
+ * or turns out to be.
+ */
+kvc_status device_cuda_check(struct device_cuda *cuda, uint32_t gpu, const char *what,
+                             uint32_t extent, int error);
 
+/* Makes its context current. A lost GPU's is not entered, so that no call is made there. */
 kvc_status device_cuda_enter(struct device_cuda *cuda, uint32_t gpu);
+/* That of any GPU that is not lost. */
+kvc_status device_cuda_enter_any(struct device_cuda *cuda, uint32_t *gpu);
 void device_cuda_leave(struct device_cuda *cuda);
+
+/*
+ * A call for a GPU has failed: if that was an error that stays, the GPU is lost from here on.
+ * Returns whether it is. cuda_loss.c
+ */
+bool cuda_suspect(struct device_cuda *cuda, uint32_t gpu, int error);
+bool cuda_is_lost(void *state, uint32_t gpu);
+void cuda_watch(void *state, device_lost_cb *lost, void *arg);
 
 /* Chooses the GPUs that are asked for and opens their contexts: cuda_choose.c. */
 kvc_status device_cuda_choose(struct device_cuda *cuda, const struct device_cuda_choice *choice,
@@ -62,13 +81,15 @@ void device_cuda_release(struct device_cuda *cuda); /* their contexts */
 kvc_status device_cuda_make_streams(struct device_cuda_slab *slab);
 void device_cuda_free_streams(struct device_cuda_slab *slab);
 
-/* The GPU that an extent of a slab of GPU memory lies on. */
-uint32_t device_cuda_gpu_of(const struct device_slab *slab, uint32_t extent);
-
 /* copy and settle of device_ops, for both kinds of slab. */
 kvc_status device_cuda_copy(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
-                            uint64_t from_offset, uint64_t bytes);
-kvc_status device_cuda_settle(struct device_slab *to);
+                            uint64_t from_offset, uint64_t bytes, uint32_t *begun);
+kvc_status device_cuda_settle(struct device_slab *to, uint32_t begun);
+/* The GPU that an extent of a slab of GPU memory lies on. */
+uint32_t device_cuda_gpu_of(const struct device_slab *slab, uint32_t extent);
+/* For slabs of GPU memory, which is all there from the start, and goes as a whole. */
+kvc_status device_cuda_nothing(struct device_slab *slab, uint32_t extent, uint64_t offset,
+                               uint64_t bytes);
 
 /* Makes bytes of a slab of host memory safe to touch. */
 kvc_status device_cuda_host_ready(struct device_slab *slab, uint32_t extent, uint64_t offset,

@@ -170,6 +170,7 @@ void cuda_calibrate(void *state, uint32_t gpu)
     error = make(&t);
     if (error == 0)
         error = choose(&t, &chosen, &ms);
+    (void)cuda_suspect(t.cuda, gpu, error);
     unmake(&t);
     device_cuda_leave(t.cuda);
     mem_free(t.table);

@@ -44,7 +44,7 @@ static kvc_status check_granularity(struct device_cuda *cuda, uint64_t extent_by
         const struct cuda_allocation allocation = allocation_on(&cuda->gpus[i]);
         size_t granularity = 0;
         kvc_status status = device_cuda_check(
-            cuda, "no granularity", 0,
+            cuda, i, "no granularity", 0,
             cuda->driver.vmm_granularity(&granularity, &allocation, CUDA_GRANULARITY_MINIMUM));
 
         if (status != KVC_OK)
@@ -67,7 +67,7 @@ static kvc_status reserve(struct device_cuda *cuda, uint64_t extent_bytes, uint6
         status = device_cuda_enter(cuda, 0);
     if (status != KVC_OK)
         return status;
-    status = device_cuda_check(cuda, "no address space for the slab", 0,
+    status = device_cuda_check(cuda, 0, "no address space for the slab", 0,
                                cuda->driver.vmm_reserve(base, bytes, 0, 0, 0));
     device_cuda_leave(cuda);
     return status;
@@ -126,11 +126,12 @@ static void gpu_slab_destroy(struct device_slab *slab)
 {
     struct gpu_slab *gpu = gpu_of(slab);
     struct device_cuda *cuda;
+    uint32_t any;
 
     if (gpu == NULL)
         return;
     cuda = gpu->common.cuda;
-    if (device_cuda_enter(cuda, 0) == KVC_OK) {
+    if (device_cuda_enter_any(cuda, &any) == KVC_OK) {
         for (uint32_t i = 0; i < slab->n_extents; i++)
             if (gpu->fds[i] >= 0)
                 (void)cuda->driver.vmm_unmap(address_of(slab, i), slab->extent_bytes);
@@ -152,15 +153,16 @@ static kvc_status map_extent(struct device_slab *slab, uint32_t extent, uint64_t
     struct device_cuda *cuda = gpu_of(slab)->common.cuda;
     struct cuda_access access[DEVICE_GPUS_MAX];
     const uint64_t at = address_of(slab, extent);
+    const uint32_t on = device_cuda_gpu_of(slab, extent);
     kvc_status status = device_cuda_check(
-        cuda, "cannot map", extent, cuda->driver.vmm_map(at, slab->extent_bytes, 0, handle, 0));
+        cuda, on, "cannot map", extent, cuda->driver.vmm_map(at, slab->extent_bytes, 0, handle, 0));
 
     if (status != KVC_OK)
         return status;
     for (uint32_t i = 0; i < cuda->n_gpus; i++)
         access[i] = (struct cuda_access){{1, cuda->gpus[i].ordinal}, CUDA_ACCESS_READWRITE};
     status =
-        device_cuda_check(cuda, "cannot be given access", extent,
+        device_cuda_check(cuda, on, "cannot be given access", extent,
                           cuda->driver.vmm_access(at, slab->extent_bytes, access, cuda->n_gpus));
     if (status != KVC_OK)
         (void)cuda->driver.vmm_unmap(at, slab->extent_bytes);
@@ -185,10 +187,10 @@ static kvc_status make_extent(struct device_slab *slab, uint32_t extent)
                  on, extent, slab->n_extents, free >> 20, total >> 20);
         return KVC_E_NO_MEMORY;
     }
-    status = device_cuda_check(cuda, "no memory of the GPU", extent, error);
+    status = device_cuda_check(cuda, on, "no memory of the GPU", extent, error);
     if (status != KVC_OK)
         return status;
-    status = device_cuda_check(cuda, "cannot export", extent,
+    status = device_cuda_check(cuda, on, "cannot export", extent,
                                cuda->driver.vmm_export(&fd, handle, CUDA_HANDLE_FD, 0));
     if (status == KVC_OK) {
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -230,28 +232,6 @@ static kvc_status gpu_extent_export(struct device_slab *slab, uint32_t extent, b
     return KVC_OK;
 }
 
-/* It has its memory from the start. */
-static kvc_status gpu_extent_populate(struct device_slab *slab, uint32_t extent, uint64_t offset,
-                                      uint64_t bytes)
-{
-    (void)slab;
-    (void)extent;
-    (void)offset;
-    (void)bytes;
-    return KVC_OK;
-}
-
-/* It goes as a whole. */
-static kvc_status gpu_extent_discard(struct device_slab *slab, uint32_t extent, uint64_t offset,
-                                     uint64_t bytes)
-{
-    (void)slab;
-    (void)extent;
-    (void)offset;
-    (void)bytes;
-    return KVC_OK;
-}
-
 /* The driver says nothing of what new memory holds when it was this process's before. */
 static kvc_status zero_extent(struct device_slab *slab, uint32_t extent)
 {
@@ -260,12 +240,12 @@ static kvc_status zero_extent(struct device_slab *slab, uint32_t extent)
     const uint32_t on = device_cuda_gpu_of(slab, extent);
     void *stream = gpu->common.streams[on];
     kvc_status status = device_cuda_check(
-        cuda, "cannot zero", extent,
+        cuda, on, "cannot zero", extent,
         cuda->driver.set_async(address_of(slab, extent), 0, slab->extent_bytes, stream));
 
     if (status == KVC_OK)
-        status =
-            device_cuda_check(cuda, "cannot zero", extent, cuda->driver.stream_synchronize(stream));
+        status = device_cuda_check(cuda, on, "cannot zero", extent,
+                                   cuda->driver.stream_synchronize(stream));
     return status;
 }
 
@@ -277,12 +257,13 @@ static kvc_status gpu_extent_renew(struct device_slab *slab, uint32_t extent)
 {
     struct gpu_slab *gpu = gpu_of(slab);
     struct device_cuda *cuda = gpu->common.cuda;
-    kvc_status status = device_cuda_enter(cuda, device_cuda_gpu_of(slab, extent));
+    const uint32_t on = device_cuda_gpu_of(slab, extent);
+    kvc_status status = device_cuda_enter(cuda, on);
 
     if (status != KVC_OK)
         return KVC_E_BUSY;
     status =
-        device_cuda_check(cuda, "cannot be unmapped", extent,
+        device_cuda_check(cuda, on, "cannot be unmapped", extent,
                           cuda->driver.vmm_unmap(address_of(slab, extent), slab->extent_bytes));
     if (status != KVC_OK) {
         device_cuda_leave(cuda);
@@ -309,10 +290,11 @@ const struct device_ops device_cuda_gpu = {
     .slab_destroy = gpu_slab_destroy,
     .extent_create = gpu_extent_create,
     .extent_export = gpu_extent_export,
-    .extent_populate = gpu_extent_populate,
-    .extent_discard = gpu_extent_discard,
+    .extent_populate = device_cuda_nothing,
+    .extent_discard = device_cuda_nothing,
     .extent_renew = gpu_extent_renew,
     .slab_ready = gpu_slab_ready,
     .copy = device_cuda_copy,
     .settle = device_cuda_settle,
+    .extent_gpu = device_cuda_gpu_of,
 };

@@ -64,11 +64,12 @@ static void host_slab_destroy(struct device_slab *slab)
 {
     struct host_slab *host = host_of(slab);
     struct device_cuda *cuda;
+    uint32_t gpu;
 
     if (host == NULL)
         return;
     cuda = host->common.cuda;
-    if (device_cuda_enter(cuda, 0) == KVC_OK) {
+    if (device_cuda_enter_any(cuda, &gpu) == KVC_OK) {
         for (uint32_t i = 0; i < slab->n_extents; i++)
             if (atomic_load(&host->registered[i]))
                 (void)cuda->driver.host_unregister(address_of(slab, i));
@@ -98,12 +99,13 @@ static void register_extent(struct device_slab *slab, uint32_t extent)
 {
     struct host_slab *host = host_of(slab);
     struct device_cuda *cuda = host->common.cuda;
+    uint32_t gpu;
 
-    if (device_cuda_enter(cuda, 0) != KVC_OK)
+    if (device_cuda_enter_any(cuda, &gpu) != KVC_OK)
         return;
     pthread_mutex_lock(&host->registering);
     if (!atomic_load(&host->registered[extent]) &&
-        device_cuda_check(cuda, "not registered, copies are slower", extent,
+        device_cuda_check(cuda, gpu, "not registered, copies are slower", extent,
                           cuda->driver.host_register(address_of(slab, extent), slab->extent_bytes,
                                                      CUDA_HOST_PORTABLE)) == KVC_OK)
         atomic_store(&host->registered[extent], true);
@@ -127,14 +129,14 @@ static kvc_status unregister_extent(struct device_slab *slab, uint32_t extent)
 {
     struct host_slab *host = host_of(slab);
     struct device_cuda *cuda = host->common.cuda;
-    kvc_status status;
+    uint32_t gpu;
+    kvc_status status = device_cuda_enter_any(cuda, &gpu);
 
-    status = device_cuda_enter(cuda, 0);
     if (status != KVC_OK)
         return status;
     pthread_mutex_lock(&host->registering);
     if (atomic_load(&host->registered[extent]))
-        status = device_cuda_check(cuda, "cannot be unregistered", extent,
+        status = device_cuda_check(cuda, gpu, "cannot be unregistered", extent,
                                    cuda->driver.host_unregister(address_of(slab, extent)));
     if (status == KVC_OK)
         atomic_store(&host->registered[extent], false);

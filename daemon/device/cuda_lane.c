@@ -25,7 +25,7 @@ struct device_lane {
 
 static kvc_status check(const struct device_lane *lane, const char *what, int error)
 {
-    return device_cuda_check(lane->cuda, what, 0, error);
+    return device_cuda_check(lane->cuda, lane->gpu, what, 0, error);
 }
 
 static int make_stream(const struct cuda_driver *driver, void **stream)
@@ -171,20 +171,24 @@ void cuda_lane_settle(struct device_lane *lane)
 
 /*
  * The event is behind the call, so that when it has passed, or when the context has failed, the
- * call has been made or never will be.
+ * call has been made or never will be. Who takes `armed` says how the copy ended.
  */
 kvc_status cuda_lane_look(struct device_lane *lane)
 {
     kvc_status status = device_cuda_enter(lane->cuda, lane->gpu);
-    int error;
 
-    if (status != KVC_OK)
-        return KVC_E_BUSY;
-    error = lane->cuda->driver.event_query(lane->event);
-    device_cuda_leave(lane->cuda);
-    if (error == CUDA_NOT_READY || !atomic_exchange(&lane->armed, false))
-        return KVC_E_BUSY;
-    return check(lane, "a copy by the daemon failed", error);
+    if (status == KVC_OK) {
+        const int error = lane->cuda->driver.event_query(lane->event);
+
+        if (error == CUDA_NOT_READY)
+            status = KVC_E_BUSY;
+        else
+            status = check(lane, "a copy by the daemon failed", error);
+        device_cuda_leave(lane->cuda);
+    } else if (!cuda_is_lost(lane->cuda, lane->gpu)) {
+        status = KVC_E_BUSY;
+    }
+    return status != KVC_E_BUSY && atomic_exchange(&lane->armed, false) ? status : KVC_E_BUSY;
 }
 
 const uint64_t *cuda_lane_cells(const struct device_lane *lane)
@@ -212,7 +216,7 @@ kvc_status cuda_event_open(void *state, uint32_t gpu, const uint8_t handle[DEVIC
     memcpy(&ipc, handle, sizeof(ipc));
     status = device_cuda_enter(event->cuda, gpu);
     if (status == KVC_OK) {
-        status = device_cuda_check(event->cuda, "a worker's event cannot be opened", 0,
+        status = device_cuda_check(event->cuda, gpu, "a worker's event cannot be opened", 0,
                                    event->cuda->driver.ipc_open_event(&event->event, ipc));
         device_cuda_leave(event->cuda);
     }
@@ -235,7 +239,7 @@ kvc_status cuda_event_look(struct device_event *event)
     device_cuda_leave(event->cuda);
     return error == CUDA_NOT_READY
                ? KVC_E_BUSY
-               : device_cuda_check(event->cuda, "a worker's event fails", 0, error);
+               : device_cuda_check(event->cuda, event->gpu, "a worker's event fails", 0, error);
 }
 
 void cuda_event_close(struct device_event *event)

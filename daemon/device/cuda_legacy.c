@@ -87,16 +87,16 @@ static kvc_status legacy_extent_create(struct device_slab *slab, uint32_t extent
     assert(extent < slab->n_extents && legacy->addresses[extent] == 0);
     if (status != KVC_OK)
         return status;
-    status = device_cuda_check(cuda, "no memory of the GPU", extent,
+    status = device_cuda_check(cuda, gpu, "no memory of the GPU", extent,
                                cuda->driver.memory_alloc(&address, slab->extent_bytes));
     if (status == KVC_OK) {
         legacy->addresses[extent] = address;
-        status = device_cuda_check(cuda, "cannot zero", extent,
+        status = device_cuda_check(cuda, gpu, "cannot zero", extent,
                                    cuda->driver.set_async(address, 0, slab->extent_bytes, stream));
     }
     if (status == KVC_OK)
-        status =
-            device_cuda_check(cuda, "cannot zero", extent, cuda->driver.stream_synchronize(stream));
+        status = device_cuda_check(cuda, gpu, "cannot zero", extent,
+                                   cuda->driver.stream_synchronize(stream));
     device_cuda_leave(cuda);
     return status;
 }
@@ -116,27 +116,17 @@ static kvc_status legacy_extent_handle(struct device_slab *slab, uint32_t extent
     struct legacy_slab *legacy = legacy_of(slab);
     struct device_cuda *cuda = legacy->common.cuda;
     struct cuda_ipc ipc;
-    kvc_status status = device_cuda_enter(cuda, device_cuda_gpu_of(slab, extent));
+    const uint32_t gpu = device_cuda_gpu_of(slab, extent);
+    kvc_status status = device_cuda_enter(cuda, gpu);
 
     if (status != KVC_OK)
         return status;
-    status = device_cuda_check(cuda, "cannot export", extent,
+    status = device_cuda_check(cuda, gpu, "cannot export", extent,
                                cuda->driver.ipc_export(&ipc, legacy->addresses[extent]));
     device_cuda_leave(cuda);
     if (status == KVC_OK)
         memcpy(handle, &ipc, sizeof(ipc));
     return status;
-}
-
-/* It has its memory from the start, and goes as a whole. */
-static kvc_status nothing(struct device_slab *slab, uint32_t extent, uint64_t offset,
-                          uint64_t bytes)
-{
-    (void)slab;
-    (void)extent;
-    (void)offset;
-    (void)bytes;
-    return KVC_OK;
 }
 
 /* Nobody has it open any more, or this is called for nothing. */
@@ -165,10 +155,11 @@ const struct device_ops device_cuda_legacy = {
     .extent_create = legacy_extent_create,
     .extent_export = legacy_extent_export,
     .extent_handle = legacy_extent_handle,
-    .extent_populate = nothing,
-    .extent_discard = nothing,
+    .extent_populate = device_cuda_nothing,
+    .extent_discard = device_cuda_nothing,
     .extent_renew = legacy_extent_renew,
     .slab_ready = legacy_slab_ready,
     .copy = device_cuda_copy,
     .settle = device_cuda_settle,
+    .extent_gpu = device_cuda_gpu_of,
 };

@@ -48,7 +48,7 @@ static kvc_status refuse(const char **why, kvc_status status, const char *senten
 
 static kvc_status check(const struct device_loan *loan, const char *what, int error)
 {
-    if (error != 0)
+    if (error != 0 && !cuda_suspect(loan->cuda, loan->gpu, error))
         log_warn("device", "%s pid=%d error=%s", what, (int)loan->lender.pid,
                  cuda_error_name(&loan->cuda->driver, error));
     return cuda_status(error);
@@ -81,12 +81,13 @@ static struct opening *find_opening(const struct cuda_gpu *gpu, const struct dev
     return NULL;
 }
 
-static void close_opening(struct device_cuda *cuda, struct opening *o)
+static void close_opening(struct device_cuda *cuda, uint32_t gpu, struct opening *o)
 {
     if (--o->count > 0)
         return;
     list_remove(&o->link);
-    (void)cuda->driver.ipc_close(o->address);
+    if (!cuda_is_lost(cuda, gpu))
+        (void)cuda->driver.ipc_close(o->address);
     mem_free(o);
 }
 
@@ -148,7 +149,7 @@ static kvc_status add_handle(struct device_loan *loan, const struct device_piece
         return status;
     if (piece->offset > made->opening->bytes ||
         piece->bytes > made->opening->bytes - piece->offset) {
-        close_opening(loan->cuda, made->opening);
+        close_opening(loan->cuda, loan->gpu, made->opening);
         return refuse(why, KVC_E_INVALID, "not inside the allocation");
     }
     made->address = made->opening->address + piece->offset;
@@ -297,22 +298,27 @@ static void give_back(struct device_loan *loan)
         (void)check(loan, "cannot unmap", driver->vmm_unmap(loan->base, loan->mapped));
     if (loan->reserved > 0)
         (void)driver->vmm_unreserve(loan->base, loan->reserved);
-    for (uint32_t i = 0; i < loan->n_pieces; i++) {
-        if (loan->pieces[i].opening != NULL)
-            close_opening(loan->cuda, loan->pieces[i].opening);
-        else if (loan->pieces[i].handle != 0)
+    for (uint32_t i = 0; i < loan->n_pieces; i++)
+        if (loan->pieces[i].handle != 0)
             (void)driver->vmm_release(loan->pieces[i].handle);
-    }
 }
 
+/* Of a lost GPU only what is known of it here goes: what is open there is, as long as the process.
+ */
 static void loan_close(struct device_loan *loan)
 {
+    bool entered;
+
     if (loan == NULL)
         return;
-    if (device_cuda_enter(loan->cuda, loan->gpu) == KVC_OK) {
+    entered = device_cuda_enter(loan->cuda, loan->gpu) == KVC_OK;
+    if (entered)
         give_back(loan);
+    for (uint32_t i = 0; i < loan->n_pieces; i++)
+        if (loan->pieces[i].opening != NULL)
+            close_opening(loan->cuda, loan->gpu, loan->pieces[i].opening);
+    if (entered)
         device_cuda_leave(loan->cuda);
-    }
     mem_free(loan->table);
     mem_free(loan);
 }

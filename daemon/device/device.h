@@ -70,12 +70,15 @@ struct device_ops {
     kvc_status (*gather)(const struct pack_job *job);
     kvc_status (*scatter)(const struct pack_job *job);
 
-    /* Copies within or between slabs of one device, on a pool thread; pieces are bounded above. */
+    /* Copies within or between slabs of one device, on a pool thread; pieces are bounded above.
+     * Adds to *begun, which begins as 0, what settle has to wait for, also when it fails. */
     kvc_status (*copy)(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
-                       uint64_t from_offset, uint64_t bytes);
-    /* Returns when the copies to this slab that were begun before have ended: before that, bytes
-     * that copy was given may still be read and written. An error is one of any of them. */
-    kvc_status (*settle)(struct device_slab *to);
+                       uint64_t from_offset, uint64_t bytes, uint32_t *begun);
+    /* Returns when the copies to this slab that were begun have ended: before that, bytes that copy
+     * was given may still be read and written. An error is one of any of them. */
+    kvc_status (*settle)(struct device_slab *to, uint32_t begun);
+    /* The GPU of an extent, of those of the device. NULL: none. */
+    uint32_t (*extent_gpu)(const struct device_slab *slab, uint32_t extent);
 };
 
 extern const struct device_ops device_host;
@@ -163,6 +166,9 @@ struct device_lending {
     void (*event_close)(struct device_event *event); /* NULL is fine */
 };
 
+/* On any thread; must not call the device. */
+typedef void device_lost_cb(void *arg);
+
 /* What the tiers of a daemon stand on. */
 struct device {
     const char *name;                    /* "host", "cuda" */
@@ -179,6 +185,14 @@ struct device {
     uint32_t n_gpus;
     struct device_gpu gpus[DEVICE_GPUS_MAX];
     const struct device_lending *lending; /* NULL: of host memory only, by gather and scatter */
+
+    /*
+     * GPUs that fail for good, which is found out by calls that fail: nothing of this process works
+     * there any more, and all calls for them fail with KVC_E_DEVICE. lost is called when there is
+     * another, until somebody else, or NULL, is named. Both are NULL where there are no GPUs.
+     */
+    void (*watch)(void *state, device_lost_cb *lost, void *arg);
+    bool (*is_lost)(void *state, uint32_t gpu);
 };
 
 /* Both tiers in host memory. */

@@ -412,10 +412,11 @@ static kvc_status host_scatter(const struct pack_job *job)
 }
 
 static kvc_status host_copy(struct device_slab *to, uint64_t to_offset, struct device_slab *from,
-                            uint64_t from_offset, uint64_t bytes)
+                            uint64_t from_offset, uint64_t bytes, uint32_t *begun)
 {
     kvc_status status;
 
+    (void)begun;
     if (!in_slab(to, to_offset, bytes) || !in_slab(from, from_offset, bytes))
         return KVC_E_INVALID;
     status = ensure_pages(from, from_offset, bytes);
@@ -426,9 +427,10 @@ static kvc_status host_copy(struct device_slab *to, uint64_t to_offset, struct d
     return status;
 }
 
-static kvc_status host_settle(struct device_slab *to)
+static kvc_status host_settle(struct device_slab *to, uint32_t begun)
 {
     (void)to;
+    (void)begun;
     return KVC_OK;
 }
 

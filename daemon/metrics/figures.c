@@ -218,6 +218,8 @@ static void write_levels(const struct msg_stats_reply *stats, struct text *t)
              "For how long the oldest of them has been under way.");
     text_gauge(t, "kvcached_hanging_gpus", stats->hanging_gpus,
                "GPUs whose driver does not come back.");
+    text_gauge(t, "kvcached_lost_gpus", stats->lost_gpus,
+               "GPUs that have failed and are out of use until the daemon starts again.");
     text_gauge(t, "kvcached_closing_descriptors", stats->closing_fds,
                "Descriptors that wait to be closed.");
     text_gauge(t, "kvcached_stuck_descriptors", stats->stuck_fds,

@@ -41,6 +41,7 @@ bool health_write(const struct metrics_config *config, uint64_t lag_us, struct t
         within(text, "slots are in quarantine", stats.quarantine_oldest_us, METRICS_QUARANTINE_US);
     well &= within(text, "the event loop did not run", lag_us, METRICS_LAG_US);
     well &= none(text, "GPUs whose driver does not come back", stats.hanging_gpus);
+    well &= none(text, "GPUs that have failed", stats.lost_gpus);
     well &= none(text, "descriptors whose close does not come back", stats.stuck_fds);
     well &= none(text, "extents without memory", stats.lost_extents);
     text_add(text,

@@ -36,6 +36,7 @@ static void stage_cb(uv_work_t *work)
 {
     struct service *s = container_of(work, struct service, work);
     const uint64_t span = s->shape->span;
+    uint32_t begun = 0;
     kvc_status settled;
 
     while (fault_fires("peer.stage_late"))
@@ -45,10 +46,10 @@ static void stage_cb(uv_work_t *work)
         if (!(s->staged & 1ull << i))
             continue;
         n = run_at(s, i);
-        s->status = stage_copy(s->peers, s->stage, i * span, s->from[i].offset, n * span);
+        s->status = stage_copy(s->peers, s->stage, i * span, s->from[i].offset, n * span, &begun);
     }
     /* Also after an error: what was begun still writes. */
-    settled = stage_settle(s->peers);
+    settled = stage_settle(s->peers, begun);
     if (s->status == KVC_OK)
         s->status = settled;
 }

@@ -57,21 +57,21 @@ const uint8_t *stage_address(const struct peers *peers, uint32_t stage)
 }
 
 kvc_status stage_copy(const struct peers *peers, uint32_t stage, uint64_t at, uint64_t from,
-                      uint64_t bytes)
+                      uint64_t bytes, uint32_t *begun)
 {
     struct device_slab *to = tier_slab(peers->stage);
 
     return fault_fires("peer.stage")
                ? KVC_E_DEVICE
                : to->ops->copy(to, stage * VIEW_SLAB_BYTES + at,
-                               tier_slab(peers->config.tiers[TIER_GPU]), from, bytes);
+                               tier_slab(peers->config.tiers[TIER_GPU]), from, bytes, begun);
 }
 
-kvc_status stage_settle(const struct peers *peers)
+kvc_status stage_settle(const struct peers *peers, uint32_t begun)
 {
     struct device_slab *slab = tier_slab(peers->stage);
 
-    return slab->ops->settle(slab);
+    return slab->ops->settle(slab, begun);
 }
 
 #endif

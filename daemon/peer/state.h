@@ -156,8 +156,8 @@ void stage_give(struct peers *peers, uint32_t stage);
 const uint8_t *stage_address(const struct peers *peers, uint32_t stage);
 /* Pool thread: begins to copy from the GPU tier, and waits for what was begun. */
 kvc_status stage_copy(const struct peers *peers, uint32_t stage, uint64_t at, uint64_t from,
-                      uint64_t bytes);
-kvc_status stage_settle(const struct peers *peers);
+                      uint64_t bytes, uint32_t *begun);
+kvc_status stage_settle(const struct peers *peers, uint32_t begun);
 
 /* peers.c */
 kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner);

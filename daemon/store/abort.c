@@ -2,6 +2,28 @@
 #include "daemon/store/proof.h"
 #include "daemon/store/save.h"
 
+bool save_is_open(const struct save *save)
+{
+    return save->status == KVC_OK && (save->phase == SAVE_ADMITTING || save->phase == SAVE_COPYING);
+}
+
+/* Its number is known but for the upper half. */
+void save_fail_of(struct store *store, uint32_t block, kvc_status status)
+{
+    const struct block *filling = blocks_get(store->blocks, block);
+    enum tier_kind tier = filling->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
+    struct owner *owner =
+        handles_get(&store->sessions, blocks_record(store->blocks, block, tier)->session);
+    struct save *save;
+
+    list_for_each(save, &owner->saves, link) {
+        if (!save_is_open(save) || (uint32_t)save->id != filling->save)
+            continue;
+        save_fail(store, save, status);
+        return;
+    }
+}
+
 static bool is_named(const struct save *save, uint64_t id, uint32_t request)
 {
     const struct slices *slices;

@@ -139,6 +139,12 @@ static void lose_failing(struct store *store, uint64_t now)
     }
 }
 
+void claim_lose(struct store *store)
+{
+    if (store->n_failing > 0)
+        lose_failing(store, clock_now_us());
+}
+
 /* Whether the claimant has taken all that it was promised. */
 static bool is_taken(const struct claim *claim)
 {

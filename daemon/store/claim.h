@@ -63,6 +63,9 @@ void claim_want(struct tier_class *cls, enum tier_kind tier);
 /* Frees extents of a tenant that are empty; in the background. */
 void claim_release(struct store *store, uint32_t tenant, enum tier_kind tier);
 
+/* Closes at once the extents that are to be lost, but for those that another claim has. */
+void claim_lose(struct store *store);
+
 /* Copies or proofs have ended: what waits for them goes on at the next tick. */
 void claim_look(struct store *store);
 

@@ -31,6 +31,7 @@ static void give_up(struct claim *claim, uint64_t now)
         store->stats.kept_extents++;
     }
     claim_end(claim, now + CLAIM_RETRY_US);
+    store->failing_look = 0; /* one of them may be waited for */
 }
 
 /* The claimant has a while to take them. */
@@ -186,8 +187,9 @@ static void lose(struct claim *claim, uint32_t i)
 
     slots_lose_extent(claim_slots(claim), claim->first + i);
     store->stats.lost_extents++;
-    log_warn("store", "no memory for an extent, it is given up tier=%s extent=%u",
-             claim->tier == TIER_GPU ? "gpu" : "host", claim->first + i);
+    if (!(store->failed[claim->tier][(claim->first + i) / 64] >> (claim->first + i) % 64 & 1))
+        log_warn("store", "no memory for an extent, it is given up tier=%s extent=%u",
+                 claim->tier == TIER_GPU ? "gpu" : "host", claim->first + i);
 }
 
 /* An extent of it changes hands: it is nobody's in between, and so it stays if nobody is there. */

@@ -24,17 +24,12 @@ static void end_leases(struct owner *owner, uint32_t namespace_)
     }
 }
 
-static bool is_open(const struct save *save)
-{
-    return save->status == KVC_OK && (save->phase == SAVE_ADMITTING || save->phase == SAVE_COPYING);
-}
-
 static void end_saves(struct owner *owner, uint32_t namespace_)
 {
     struct save *save, *after;
 
     list_for_each_safe(save, after, &owner->saves, link)
-        if (is_open(save) && save_is_in(save, namespace_))
+        if (save_is_open(save) && save_is_in(save, namespace_))
             save_fail(owner->store, save, KVC_E_STALE);
 }
 
@@ -104,23 +99,6 @@ static uint64_t flush_namespaces(struct store *store, const struct store_scope *
     return doomed;
 }
 
-/* The save that fills a block: its number is known but for the upper half. */
-static void end_save_of(struct store *store, uint32_t block)
-{
-    const struct block *filling = blocks_get(store->blocks, block);
-    enum tier_kind tier = filling->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
-    struct owner *owner =
-        handles_get(&store->sessions, blocks_record(store->blocks, block, tier)->session);
-    struct save *save;
-
-    list_for_each(save, &owner->saves, link) {
-        if (!is_open(save) || (uint32_t)save->id != filling->save)
-            continue;
-        save_fail(store, save, KVC_E_STALE);
-        return;
-    }
-}
-
 /* Blocks that were found damaged and dropped are lost too, but not by a flush. */
 static bool has_lost(const struct store *store, const struct lease *lease)
 {
@@ -168,7 +146,7 @@ static uint64_t flush_keys(struct store *store, const struct store_scope *scope)
                 keep_doom(store, id);
                 doomed++;
             } else {
-                end_save_of(store, id);
+                save_fail_of(store, id, KVC_E_STALE);
             }
         }
     }

@@ -266,7 +266,8 @@ void keep_drop_copy(struct store *store, uint32_t id, enum tier_kind tier)
     struct partition *partition = store_partition(store, block);
     uint32_t slot = block->slot[tier];
 
-    assert(block->state == BLOCK_READY && !is_kept(block) && slot != SLOT_NONE);
+    assert(block->state == BLOCK_READY && slot != SLOT_NONE);
+    assert(block->loads[tier] == 0 && !block->moving);
     assert(block->slot[tier == TIER_GPU ? TIER_HOST : TIER_GPU] != SLOT_NONE);
     note_loose(store, block, tier, block->order[tier], ORDER_NONE);
     note(store, STORE_EVENT_REMOVED, id, tier);

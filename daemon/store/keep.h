@@ -12,6 +12,8 @@
 #define BLOCK_HOT 1u
 /* A doomed block's: a flush of its key took it from the leases that have it. */
 #define BLOCK_FLUSHED 2u
+/* ... its memory has failed. */
+#define BLOCK_LOST 3u
 
 /* The order that a block must be in, by its state. */
 enum order keep_order(const struct block *block, enum tier_kind tier);
@@ -40,7 +42,7 @@ void keep_publish(struct store *store, uint32_t id);
 /* Makes it the hottest of its orders, if it is in any. */
 void keep_touch(struct store *store, uint32_t id);
 
-/* Drops one of the two copies of a block that nothing keeps. */
+/* Drops one of the two copies of a block, which nothing reads. */
 void keep_drop_copy(struct store *store, uint32_t id, enum tier_kind tier);
 /* Takes a clean block out of the gpu tier; its slot there is the caller's then. */
 void keep_take_clean(struct partition *partition, uint32_t id);

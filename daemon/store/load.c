@@ -73,10 +73,12 @@ static kvc_status choose(const struct owner *owner, bool by_daemon, uint32_t id,
     if (id == BLOCK_NONE)
         return store_refuse(why, KVC_E_INVALID, "first", "not needed by the part's rule");
     block = blocks_get(store->blocks, id);
+    if (block->state != BLOCK_READY && block->save == BLOCK_LOST)
+        return store_refuse(why, KVC_E_DEVICE, "first", "a block was on a GPU that has failed");
     if (block->state != BLOCK_READY)
         return store_refuse(why, KVC_E_CHECKSUM, "first", "a block was found damaged and dropped");
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
-        if (block->slot[tier] == SLOT_NONE ||
+        if (block->slot[tier] == SLOT_NONE || store_has_failed(store, tier, block->slot[tier]) ||
             !(by_daemon ||
               slots_is_mapped(store->slots[tier], block->slot[tier], owner->mapped[tier])))
             continue;

@@ -88,6 +88,11 @@ void save_waived(struct store *store, struct chunk *chunk);
 /* Aborts a save that is being admitted or copied. May free it, if nothing is owed. */
 void save_fail(struct store *store, struct save *save, kvc_status status);
 
+/* ... the one that fills a block. */
+void save_fail_of(struct store *store, uint32_t block, kvc_status status);
+/* Whether it may still publish something. */
+bool save_is_open(const struct save *save);
+
 /* Whether a key of it that is not published yet is of that namespace. */
 bool save_is_in(const struct save *save, uint32_t namespace_);
 

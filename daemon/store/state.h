@@ -66,6 +66,8 @@ struct store {
     bool tell;                     /* notices of extents are due */
     uint64_t *failing[TIER_COUNT]; /* a bit an extent: its memory is lost, as soon as it can be */
     uint32_t n_failing;
+    uint64_t *failed[TIER_COUNT]; /* a bit an extent: nothing can be read from it (lost.c) */
+    bool any_failed[TIER_COUNT];
     uint64_t failing_look;
     struct partition **partitions; /* by part; NULL: not registered since the start */
     struct usage **usages;         /* by namespace; likewise */
@@ -124,6 +126,9 @@ static inline void store_set_state(struct store *store, struct table_slot *recor
     table_slot_set_state(record, state);
     store->in_state[state] += state != SLOT_FREE;
 }
+
+/* Whether a slot lies in memory that has failed. */
+bool store_has_failed(const struct store *store, enum tier_kind tier, uint32_t slot);
 
 /* Fills a refusal (NULL is fine) and gives its status back. */
 kvc_status store_refuse(struct refusal *why, kvc_status status, const char *field,

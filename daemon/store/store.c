@@ -69,7 +69,9 @@ static kvc_status make_parts_of(struct store *store)
             break;
         store->failing[tier] =
             mem_array(slots_extents(store->slots[tier]) / 64 + 1, sizeof(uint64_t));
-        if (!store->failing[tier])
+        store->failed[tier] =
+            mem_array(slots_extents(store->slots[tier]) / 64 + 1, sizeof(uint64_t));
+        if (!store->failing[tier] || !store->failed[tier])
             status = KVC_E_NO_MEMORY;
     }
     if (status == KVC_OK)
@@ -156,6 +158,7 @@ void store_destroy(struct store *store)
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
         slots_destroy(store->slots[tier]);
         mem_free(store->failing[tier]);
+        mem_free(store->failed[tier]);
     }
     table_destroy(store->table);
     mem_free(store);

@@ -157,6 +157,11 @@ void store_look_at_extent(const struct store *store, enum tier_kind tier, uint32
                           struct slots_extent *look);
 /* The memory of an extent has failed: it is emptied, unmapped by all, and never used again. */
 void store_lose_extent(struct store *store, enum tier_kind tier, uint32_t extent);
+/*
+ * The same for adjacent ones that nothing can be read from any more: no lookup finds what is only
+ * there, loads of it are refused, and saves that were filling it fail.
+ */
+void store_fail_extents(struct store *store, enum tier_kind tier, uint32_t first, uint32_t n);
 
 /* Owners. */
 
@@ -312,8 +317,9 @@ struct store_load {
  * Opens a load: locations has room for count. The word's arrival closes it. Refused before any
  * location is told: KVC_E_EXPIRED (the lease has ended), KVC_E_DENIED (another session's),
  * KVC_E_INVALID (blocks outside it), KVC_E_STALE (epoch), KVC_E_CHECKSUM (a leased block was found
- * damaged and dropped), KVC_E_BUSY with field "lease": a block lies only in extents that the owner
- * has not mapped; with field "word": no completion word is free.
+ * damaged and dropped), KVC_E_DEVICE (its memory has failed), KVC_E_BUSY with field "lease": a
+ * block lies only in extents that the owner has not mapped; with field "word": no completion word
+ * is free.
  */
 kvc_status store_load(struct store *store, struct owner *owner, const struct store_load *req,
                       struct store_location *locations, uint32_t *word, uint64_t *number,

@@ -51,7 +51,7 @@ struct mover {
     bool stopping;
 };
 
-static void copy_piece(struct mover *m, struct piece *piece)
+static void copy_piece(struct mover *m, struct piece *piece, uint32_t *begun)
 {
     const struct move *move = &piece->job->move;
     struct device_slab *from = tier_slab(m->tiers[move->from]);
@@ -64,7 +64,7 @@ static void copy_piece(struct mover *m, struct piece *piece)
     if (fails)
         bytes /= 2;
     piece->status = to->ops->copy(to, move->to_offset + piece->offset, from,
-                                  move->from_offset + piece->offset, bytes);
+                                  move->from_offset + piece->offset, bytes, begun);
     if (fails) {
         log_warn("mover", "copy failed from=%s to=%s bytes=%llu", tier_name(move->from),
                  tier_name(move->to), (unsigned long long)piece->bytes);
@@ -73,10 +73,10 @@ static void copy_piece(struct mover *m, struct piece *piece)
 }
 
 /* After an error of settling nobody knows which of the pieces it was. */
-static void settle_pieces(struct lane *lane, enum tier_kind to)
+static void settle_pieces(struct lane *lane, enum tier_kind to, uint32_t begun)
 {
     struct device_slab *slab = tier_slab(lane->mover->tiers[to]);
-    kvc_status status = slab->ops->settle(slab);
+    kvc_status status = slab->ops->settle(slab, begun);
 
     for (uint32_t i = 0; status != KVC_OK && i < lane->n; i++)
         if (lane->pieces[i].job->move.to == to && lane->pieces[i].status == KVC_OK)
@@ -86,15 +86,13 @@ static void settle_pieces(struct lane *lane, enum tier_kind to)
 static void copy_batch(uv_work_t *work)
 {
     struct lane *lane = work->data;
-    bool began[TIER_COUNT] = {false};
+    uint32_t begun[TIER_COUNT] = {0};
 
-    for (uint32_t i = 0; i < lane->n; i++) {
-        copy_piece(lane->mover, &lane->pieces[i]);
-        began[lane->pieces[i].job->move.to] = true;
-    }
+    for (uint32_t i = 0; i < lane->n; i++)
+        copy_piece(lane->mover, &lane->pieces[i], &begun[lane->pieces[i].job->move.to]);
     for (int t = 0; t < TIER_COUNT; t++)
-        if (began[t])
-            settle_pieces(lane, (enum tier_kind)t);
+        if (begun[t] != 0)
+            settle_pieces(lane, (enum tier_kind)t, begun[t]);
 }
 
 /* Takes the next piece of the queue, if it fits into a batch that has `room` bytes left. */

@@ -27,7 +27,8 @@ static kvc_status bring(struct verifier *v, enum tier_kind kind, uint64_t offset
 {
     struct tier *tier = v->tiers[kind];
     struct device_slab *slab = tier_slab(tier), *place;
-    kvc_status status;
+    uint32_t begun = 0;
+    kvc_status status, settled;
 
     if (tier_memory(tier) == DEVICE_MEMORY_MEMFD) {
         *ret = tier_address(tier, offset);
@@ -36,9 +37,11 @@ static kvc_status bring(struct verifier *v, enum tier_kind kind, uint64_t offset
     place = tier_slab(v->place);
     if (fault_fires("verifier.copy"))
         return KVC_E_DEVICE;
-    status = place->ops->copy(place, 0, slab, offset, n);
+    status = place->ops->copy(place, 0, slab, offset, n, &begun);
+    /* Also after an error: what was begun still writes. */
+    settled = place->ops->settle(place, begun);
     if (status == KVC_OK)
-        status = place->ops->settle(place);
+        status = settled;
     *ret = tier_address(v->place, 0);
     return status;
 }

@@ -21,6 +21,8 @@
 #define EXTENTS  3u
 #define SOMEBODY 65534
 
+static uint32_t begun; /* what copies leave to settle: nothing */
+
 static struct device_slab make_slab(uint32_t n_extents)
 {
     struct device_slab slab;
@@ -206,7 +208,7 @@ START_TEST(copy_is_exact_across_extents_and_slabs)
         a.base[i] = (uint8_t)(i * 2654435761u >> 13);
         b.base[i] = 0xee;
     }
-    ck_assert_int_eq(device_host.copy(&b, to, &a, from, bytes), KVC_OK);
+    ck_assert_int_eq(device_host.copy(&b, to, &a, from, bytes, &begun), KVC_OK);
     ck_assert_mem_eq(b.base + to, a.base + from, bytes);
     ck_assert(all_are(b.base, to, 0xee));
     ck_assert(all_are(b.base + to + bytes, EXTENTS * EXTENT - to - bytes, 0xee));
@@ -220,16 +222,16 @@ START_TEST(copy_comes_first_and_makes_the_whole_unit)
 {
     struct device_slab a = make_slab(3), b = make_slab(3);
 
-    ck_assert_int_eq(device_host.copy(&b, EXTENT + 100, &a, 200, 10), KVC_OK);
+    ck_assert_int_eq(device_host.copy(&b, EXTENT + 100, &a, 200, 10, &begun), KVC_OK);
     ck_assert_uint_eq(resident_pages(&a, 0, 3 * EXTENT), EXTENT / 4096);
     ck_assert_uint_eq(resident_pages(&b, EXTENT, EXTENT), EXTENT / 4096);
     ck_assert_uint_eq(resident_pages(&b, 0, 3 * EXTENT), EXTENT / 4096);
     /* What is there already is not asked for again; what was discarded is. */
     fault_arm("device.populate", 0, UINT32_MAX);
-    ck_assert_int_eq(device_host.copy(&b, 2 * EXTENT - 10, &a, 200, 10), KVC_OK);
-    ck_assert_int_ne(device_host.copy(&b, 2 * EXTENT - 10, &a, 200, 11), KVC_OK);
+    ck_assert_int_eq(device_host.copy(&b, 2 * EXTENT - 10, &a, 200, 10, &begun), KVC_OK);
+    ck_assert_int_ne(device_host.copy(&b, 2 * EXTENT - 10, &a, 200, 11, &begun), KVC_OK);
     ck_assert_int_eq(device_host.extent_discard(&b, 1, 0, EXTENT), KVC_OK);
-    ck_assert_int_ne(device_host.copy(&b, EXTENT + 100, &a, 200, 10), KVC_OK);
+    ck_assert_int_ne(device_host.copy(&b, EXTENT + 100, &a, 200, 10, &begun), KVC_OK);
     device_host.slab_destroy(&a);
     device_host.slab_destroy(&b);
 }
@@ -239,11 +241,11 @@ START_TEST(copy_out_of_bounds_is_refused)
 {
     struct device_slab a = make_slab(1), b = make_slab(1);
 
-    ck_assert_int_eq(device_host.copy(&a, EXTENT, &b, 0, 1), KVC_E_INVALID);
-    ck_assert_int_eq(device_host.copy(&a, 0, &b, 1, EXTENT), KVC_E_INVALID);
-    ck_assert_int_eq(device_host.copy(&a, UINT64_MAX, &b, 0, 2), KVC_E_INVALID);
-    ck_assert_int_eq(device_host.copy(&a, 0, &b, 2, UINT64_MAX), KVC_E_INVALID);
-    ck_assert_int_eq(device_host.copy(&a, EXTENT, &b, EXTENT, 0), KVC_OK);
+    ck_assert_int_eq(device_host.copy(&a, EXTENT, &b, 0, 1, &begun), KVC_E_INVALID);
+    ck_assert_int_eq(device_host.copy(&a, 0, &b, 1, EXTENT, &begun), KVC_E_INVALID);
+    ck_assert_int_eq(device_host.copy(&a, UINT64_MAX, &b, 0, 2, &begun), KVC_E_INVALID);
+    ck_assert_int_eq(device_host.copy(&a, 0, &b, 2, UINT64_MAX, &begun), KVC_E_INVALID);
+    ck_assert_int_eq(device_host.copy(&a, EXTENT, &b, EXTENT, 0, &begun), KVC_OK);
     device_host.slab_destroy(&a);
     device_host.slab_destroy(&b);
 }
@@ -363,7 +365,7 @@ START_TEST(each_failing_call_is_a_status_and_leaves_nothing)
         ck_assert_uint_eq(fault_fired(creating[i].site), 1);
         ck_assert_int_eq(fd_count_open(), fds);
     }
-    ck_assert_int_eq(device_host.copy(&other, 0, &slab, 0, 1), KVC_E_NO_MEMORY);
+    ck_assert_int_eq(device_host.copy(&other, 0, &slab, 0, 1, &begun), KVC_E_NO_MEMORY);
     ck_assert_int_eq(device_host.extent_create(&slab, 0), KVC_OK);
 
     fault_arm("fd.dup", 0, 1);
@@ -384,12 +386,12 @@ START_TEST(copy_into_memory_that_is_not_there_is_a_status)
     struct device_slab a = make_slab(1), b = make_slab(1);
 
     fault_arm("device.populate", 1, 1);
-    ck_assert_int_eq(device_host.copy(&a, 0, &b, 0, EXTENT), KVC_E_NO_MEMORY);
+    ck_assert_int_eq(device_host.copy(&a, 0, &b, 0, EXTENT, &begun), KVC_E_NO_MEMORY);
     ck_assert_uint_eq(fault_fired("device.populate"), 1);
     ck_assert_int_eq(device_host.extent_populate(&a, 0, 0, EXTENT), KVC_OK);
     ck_assert_int_eq(device_host.extent_populate(&b, 0, 0, EXTENT), KVC_OK);
     fault_arm("device.populate", 0, 1);
-    ck_assert_int_eq(device_host.copy(&a, 0, &b, 0, EXTENT), KVC_OK);
+    ck_assert_int_eq(device_host.copy(&a, 0, &b, 0, EXTENT, &begun), KVC_OK);
     ck_assert_uint_eq(fault_passed("device.populate"), 0);
     fault_off("*");
     device_host.slab_destroy(&a);
@@ -415,8 +417,8 @@ START_TEST(an_empty_slab_is_fine)
 {
     struct device_slab slab = make_slab(0);
 
-    ck_assert_int_eq(device_host.copy(&slab, 0, &slab, 0, 0), KVC_OK);
-    ck_assert_int_eq(device_host.copy(&slab, 0, &slab, 0, 1), KVC_E_INVALID);
+    ck_assert_int_eq(device_host.copy(&slab, 0, &slab, 0, 0, &begun), KVC_OK);
+    ck_assert_int_eq(device_host.copy(&slab, 0, &slab, 0, 1, &begun), KVC_E_INVALID);
     device_host.slab_destroy(&slab);
     device_host.slab_destroy(&slab);
 }

@@ -19,9 +19,20 @@ CUDA_CALLS(FAKE_DECLARE)
 
 // The GPU whose context is current in this thread; -1: none.
 int fake_gpu(void);
+// What a call says before it does anything, by its name: 0, or what fake_break has made of it.
+int fake_fails(const char *function);
+#define MAY_FAIL                                                                                   \
+    do {                                                                                           \
+        const int fails = fake_fails(__func__);                                                    \
+        if (fails != 0)                                                                            \
+            return fails;                                                                          \
+    } while (0)
 #define NEED_CONTEXT                                                                               \
-    if (fake_gpu() < 0)                                                                            \
-    return CUDA_NO_CONTEXT
+    do {                                                                                           \
+        if (fake_gpu() < 0)                                                                        \
+            return CUDA_NO_CONTEXT;                                                                \
+        MAY_FAIL;                                                                                  \
+    } while (0)
 
 // The GPU that has an ordinal in this process, and the other way round; -1: none.
 int fake_gpu_at(int ordinal);

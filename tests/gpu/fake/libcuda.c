@@ -5,7 +5,10 @@
 //
 // In the folder $KVC_FAKE_CUDA each process with a context holds a lock on a file named by its pid,
 // which lasts as long as a forked child of it lives: that is what fake/libnvidia-ml.c lists.
-// Files in that folder are switches (fake_switch). $KVC_FAKE_CUDA_NAME is the GPUs' name,
+// Files in that folder are switches (fake_switch). One named "break-" and a call's name in
+// kernels/cuda_driver.h makes that call fail once, in one process: its text are that pid, how many
+// such calls pass before, the error, and whether it stays, for all calls in that context. The file
+// goes when it has done so. $KVC_FAKE_CUDA_NAME is the GPUs' name,
 // $KVC_FAKE_CUDA_GPUS how many there are, of which CUDA_VISIBLE_DEVICES hides and reorders some.
 // A stream of the value 0xca is being captured.
 #include <fcntl.h>
@@ -57,6 +60,37 @@ void fake_hang(const char *name)
 {
     while (fake_switch(name))
         usleep(1000);
+}
+
+static int broken[FAKE_GPUS_MAX]; // the error that stays
+
+int fake_fails(const char *function)
+{
+    const char *folder = getenv("KVC_FAKE_CUDA"), *name = function + strlen("fake_");
+    int pid = 0, skip = 0, error = 0, stays = 0, gpu = fake_gpu();
+    char path[512];
+    FILE *file;
+
+    if (gpu >= 0 && broken[gpu] != 0)
+        return broken[gpu];
+    snprintf(path, sizeof(path), "%s/break-%s", folder != NULL ? folder : "", name);
+    file = folder != NULL ? fopen(path, "r+e") : NULL;
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%d %d %d %d", &pid, &skip, &error, &stays) != 4 || pid != getpid()) {
+        fclose(file);
+        return 0;
+    }
+    if (skip > 0) {
+        rewind(file);
+        fprintf(file, "%d %d %d %d ", pid, skip - 1, error, stays);
+        fclose(file);
+        return 0;
+    }
+    fclose(file);
+    if (stays)
+        broken[gpu >= 0 ? gpu : 0] = error;
+    return unlink(path) == 0 ? error : 0;
 }
 
 int fake_gpu_at(int ordinal)
@@ -184,6 +218,7 @@ int fake_context_push(void *context)
 {
     const long gpu = (char *)context - contexts;
 
+    MAY_FAIL;
     if (gpu < 0 || gpu >= FAKE_GPUS_MAX || depth == DEPTH_MAX)
         return INVALID;
     stack[depth++] = (int)gpu;
@@ -192,7 +227,8 @@ int fake_context_push(void *context)
 
 int fake_context_pop(void **context)
 {
-    NEED_CONTEXT;
+    if (fake_gpu() < 0)
+        return CUDA_NO_CONTEXT;
     *context = &contexts[stack[--depth]];
     return 0;
 }
@@ -233,6 +269,7 @@ int fake_copy_async(uint64_t to, uint64_t from, size_t bytes, void *stream)
 
 int fake_to_device_async(uint64_t to, const void *from, size_t bytes, void *stream)
 {
+    MAY_FAIL;
     return fake_copy_async(to, (uintptr_t)from, bytes, stream);
 }
 

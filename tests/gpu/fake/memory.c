@@ -199,6 +199,7 @@ int fake_vmm_create(uint64_t *handle, size_t bytes, const struct cuda_allocation
     char name[32];
     int fd;
 
+    MAY_FAIL;
     (void)flags;
     if (allocation->type != 1 || allocation->location.type != 1 || bytes % (2 << 20) != 0)
         return INVALID;
@@ -214,17 +215,20 @@ int fake_vmm_create(uint64_t *handle, size_t bytes, const struct cuda_allocation
 
 int fake_vmm_release(uint64_t handle)
 {
+    MAY_FAIL;
     return close(fd_of(handle)) == 0 ? 0 : INVALID;
 }
 
 int fake_vmm_reserve(void **address, size_t bytes, size_t alignment, uint64_t hint,
                      unsigned long long flags)
 {
-    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at;
 
+    MAY_FAIL;
     (void)alignment;
     (void)hint;
     (void)flags;
+    at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED || bytes % (2 << 20) != 0)
         return at == MAP_FAILED ? CUDA_OUT_OF_MEMORY : INVALID;
     *address = at;
@@ -236,6 +240,7 @@ int fake_vmm_unreserve(uint64_t address, size_t bytes)
 {
     struct fake_range range;
 
+    MAY_FAIL;
     return fake_drop(address, FAKE_RESERVED, &range) && range.bytes == bytes &&
                    munmap((void *)(uintptr_t)address, bytes) == 0
                ? 0
@@ -249,6 +254,7 @@ int fake_vmm_map(uint64_t address, size_t bytes, size_t offset, uint64_t handle,
         .at = address, .bytes = bytes, .kind = FAKE_MAPPED, .gpu = (int)(handle >> 32)};
     struct stat st;
 
+    MAY_FAIL;
     (void)flags;
     if (offset != 0 || fstat(fd_of(handle), &st) != 0 || (off_t)bytes != st.st_size)
         return INVALID;
@@ -263,6 +269,7 @@ int fake_vmm_unmap(uint64_t address, size_t bytes)
 {
     struct fake_range range;
 
+    MAY_FAIL;
     fake_hang("hang-unmap");
     for (uint64_t at = address; at < address + bytes; at += range.bytes) {
         if (!fake_drop(at, FAKE_MAPPED, &range))
@@ -279,6 +286,7 @@ int fake_vmm_access(uint64_t address, size_t bytes, const struct cuda_access *ac
 {
     int protection = PROT_NONE;
 
+    MAY_FAIL;
     for (size_t i = 0; i < count; i++) {
         if (access[i].location.type != 1)
             return INVALID;
@@ -289,6 +297,7 @@ int fake_vmm_access(uint64_t address, size_t bytes, const struct cuda_access *ac
 
 int fake_vmm_export(void *shareable, uint64_t handle, int type, unsigned long long flags)
 {
+    MAY_FAIL;
     (void)flags;
     if (type != CUDA_HANDLE_FD || gpu_of_file(fd_of(handle), NAME_SHARED) < 0)
         return INVALID;
@@ -301,6 +310,7 @@ int fake_vmm_import(uint64_t *handle, intptr_t shareable, int type)
     const int gpu = gpu_of_file((int)shareable, NAME_SHARED);
     int fd;
 
+    MAY_FAIL;
     fake_hang("hang-import");
     if (type != CUDA_HANDLE_FD || gpu < 0)
         return INVALID;
@@ -315,6 +325,7 @@ int fake_vmm_retain(uint64_t *handle, void *address)
 {
     struct fake_range range;
 
+    MAY_FAIL;
     if (!fake_find((uintptr_t)address, 1u << FAKE_MAPPED, &range))
         return INVALID;
     *handle = (uint64_t)range.gpu << 32 | (uint32_t)fcntl(range.fd, F_DUPFD_CLOEXEC, 3);

@@ -1,0 +1,312 @@
+// A GPU that fails for good under the daemon, found out in each kind of call: what is on it is a
+// miss, nobody gets a wrong byte or a success that is none, the host tier goes on. Only the driver
+// without a GPU fails on demand (tests/gpu/fake); elsewhere all are waived.
+//
+//   test_lost_daemon_gpu [word]    only the tests whose name has the word
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client/client.h"
+#include "tests/gpu/scene.h"
+#include "tests/gpu/switch.h"
+
+#define BLOCKS 64u
+#define HELD   1000u // the first key of what is there before
+
+#define ILLEGAL_ADDRESS 700
+#define ECC             214
+#define UNKNOWN         999
+
+static const char *const small[] = {"--gpu-bytes", "32M", "--host-bytes", "64M", NULL};
+
+static void play_put(const struct scene_daemon *d, void *arg)
+{
+    const uint32_t *first = arg;
+    struct worker w;
+
+    worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
+    worker_put_patiently(&w, *first, BLOCKS);
+    worker_verify(&w, *first, BLOCKS);
+    worker_close(&w);
+}
+
+static void put(const struct scene_daemon *d, uint32_t first)
+{
+    scene_run(play_put, d, &first);
+}
+
+// Saves and loads by the daemon, which fails at some of it; what says that it went well did.
+static void play_try(const struct scene_daemon *d, void *arg)
+{
+    const uint32_t *first = arg;
+    kvc_outcome outcome = {0};
+    struct worker w;
+    uint64_t save;
+
+    worker_open_with(&w, d,
+                     &(struct worker_options){.role = KVC_ROLE_WORKER,
+                                              .n_blocks = BLOCKS,
+                                              .mapped = *first / BLOCKS % 2 == 1,
+                                              .by_daemon = true,
+                                              .may_be_refused = true});
+    if (w.registered == KVC_OK) {
+        worker_fill(&w, *first, BLOCKS);
+        save = worker_save_enqueue(&w, *first, BLOCKS);
+        if (save != 0)
+            KVC(&w, kvc_wait(w.client, save, SCENE_MS, &outcome));
+        CHECK(outcome.status == KVC_OK || outcome.status == KVC_E_DEVICE ||
+              outcome.status == KVC_E_MAP);
+        worker_poison(&w);
+        if (worker_lookup(&w, *first, BLOCKS) > 0) {
+            uint8_t valid[BLOCKS] = {0};
+            const uint32_t n = w.lease.blocks;
+
+            if (worker_load(&w, valid) == KVC_OK)
+                CHECK(worker_wrong(&w, *first, n) == 0);
+            KVC(&w, kvc_release(w.client, w.lease.id));
+        }
+    } else {
+        CHECK(w.registered == KVC_E_DEVICE || w.registered == KVC_E_MAP);
+    }
+    kvc_close(w.client);
+}
+
+static bool is_lost(const struct scene_daemon *d)
+{
+    return scene_stats(d).lost_gpus > 0;
+}
+
+static void wait_until_lost(const struct scene_daemon *d)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+
+    while (!is_lost(d)) {
+        CHECK(scene_now_us() < until_us);
+        usleep(5000);
+    }
+}
+
+// Until the call is made: workers that the daemon copies for, and demotions.
+static void work_until_lost(const struct scene_daemon *d, const char *call)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+
+    for (uint32_t first = 100 * BLOCKS; !is_lost(d); first += BLOCKS) {
+        if (scene_now_us() > until_us) {
+            fprintf(stderr, "%s: not lost\n", call);
+            exit(1);
+        }
+        scene_run(play_try, d, &first);
+        usleep(20000);
+    }
+}
+
+static uint32_t count(const struct scene_daemon *d, const char *what)
+{
+    char text[1 << 16];
+    uint32_t n = 0;
+
+    scene_log(d, text, sizeof(text));
+    for (const char *at = text; (at = strstr(at, what)) != NULL; at++)
+        n++;
+    return n;
+}
+
+// What is left of a daemon whose only GPU is gone.
+static void check_that_it_goes_on(struct scene_daemon *d)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+    uint32_t first = 200 * BLOCKS;
+
+    put(d, first);
+    put(d, first + BLOCKS);
+    first += 3 * BLOCKS;
+    scene_run(play_try, d, &first);
+    scene_settled(d);
+    while (scene_stats(d).lost_extents == 0 || scene_stats(d).tiers[0].used_slots > 0) {
+        CHECK(scene_now_us() < until_us);
+        usleep(10000);
+    }
+    CHECK(count(d, "a GPU has failed") == 1);
+    scene_daemon_stop(d);
+}
+
+// Every kind of call that the daemon makes while it serves, and some of them not for the first
+// time.
+static void in_each_call(void)
+{
+    static const struct {
+        const char *call;
+        int skip, error;
+    } calls[] = {
+        {"context_push", 3, ILLEGAL_ADDRESS},
+        {"copy_async", 0, ILLEGAL_ADDRESS},
+        {"copy_async", 5, ECC},
+        {"stream_synchronize", 2, ILLEGAL_ADDRESS},
+        {"launch", 0, ILLEGAL_ADDRESS},
+        {"launch", 3, UNKNOWN},
+        {"stream_call", 0, ILLEGAL_ADDRESS},
+        {"event_record", 0, ILLEGAL_ADDRESS},
+        {"event_query", 0, ILLEGAL_ADDRESS},
+        {"event_query", 3, UNKNOWN},
+        {"ipc_open", 0, ILLEGAL_ADDRESS},
+        {"memory_range", 0, ECC},
+        {"ipc_open_event", 0, ILLEGAL_ADDRESS},
+        {"vmm_import", 0, ILLEGAL_ADDRESS},
+        {"vmm_import", 3, UNKNOWN},
+        {"vmm_reserve", 0, ILLEGAL_ADDRESS},
+        {"vmm_map", 2, ILLEGAL_ADDRESS},
+        {"vmm_access", 0, ILLEGAL_ADDRESS},
+        {"memory_alloc", 0, ILLEGAL_ADDRESS},
+        {"to_device_async", 0, ILLEGAL_ADDRESS},
+        {"stream_create", 0, ILLEGAL_ADDRESS},
+        {"stream_destroy", 0, ILLEGAL_ADDRESS},
+        {"ipc_close", 0, ILLEGAL_ADDRESS},
+        {"vmm_unmap", 0, ILLEGAL_ADDRESS},
+        {"vmm_release", 0, ECC},
+        {"memory_free", 0, ILLEGAL_ADDRESS},
+        {"event_destroy", 0, ILLEGAL_ADDRESS},
+    };
+    const size_t step = getenv("KVC_TEST_LONG") != NULL ? 1 : 4;
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i += step) {
+        struct scene_daemon d;
+
+        switch_check();
+        scene_daemon_start(&d, small);
+        scene_populated(&d);
+        put(&d, HELD);
+        put(&d, HELD + BLOCKS);
+        switch_break(&d, calls[i].call, calls[i].skip, calls[i].error, true);
+        work_until_lost(&d, calls[i].call);
+        CHECK(!switch_is_set(calls[i].call));
+        check_that_it_goes_on(&d);
+    }
+}
+
+// Its blocks are leased, some of them have a copy in the host tier, and one load is half done.
+static void play_leased(const struct scene_daemon *d, void *arg)
+{
+    const uint32_t first = 9000;
+    uint32_t blocks[BLOCKS];
+    kvc_load_args load = {.count = BLOCKS, .blocks = blocks};
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
+    worker_put(&w, first, BLOCKS);
+    CHECK(worker_lookup(&w, first, BLOCKS) == BLOCKS);
+    load.lease = w.lease.id;
+    load.part = w.part;
+    load.stream = w.stream;
+    switch_break(d, "ipc_open", 0, ILLEGAL_ADDRESS, true);
+    wait_until_lost(d);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        blocks[i] = i;
+    CHECK(kvc_load(w.client, &load) == KVC_E_DEVICE);
+    KVC(&w, kvc_release(w.client, w.lease.id));
+    CHECK(worker_lookup(&w, first, BLOCKS) == 0);
+    worker_put_patiently(&w, first, BLOCKS);
+    worker_verify(&w, first, BLOCKS);
+    worker_close(&w);
+}
+
+static void leased_blocks(void)
+{
+    struct scene_daemon d;
+    uint32_t first = 64 * BLOCKS;
+    pid_t pid;
+
+    switch_check();
+    scene_daemon_start(&d, small);
+    scene_populated(&d);
+    pid = scene_fork(play_leased, &d, NULL);
+    while (!switch_is_set("ipc_open"))
+        usleep(5000);
+    scene_run(play_try, &d, &first);
+    CHECK(scene_wait(pid) == 0);
+    check_that_it_goes_on(&d);
+}
+
+// An error that says much, and a context that works: it was about the call.
+static void an_error_that_does_not_stay(void)
+{
+    static const char *const calls[] = {"launch", "ipc_open", "copy_async", "vmm_import",
+                                        "stream_synchronize"};
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        struct scene_daemon d;
+
+        switch_check();
+        scene_daemon_start(&d, small);
+        scene_populated(&d);
+        put(&d, HELD);
+        put(&d, HELD + BLOCKS);
+        switch_break(&d, calls[i], 0, UNKNOWN, false);
+        for (uint32_t first = 100 * BLOCKS; switch_is_set(calls[i]); first += BLOCKS)
+            scene_run(play_try, &d, &first);
+        CHECK(!is_lost(&d));
+        put(&d, 5000);
+        scene_settled(&d);
+        scene_daemon_stop(&d);
+    }
+}
+
+struct second {
+    int ordinal;
+    bool by_daemon;
+    uint32_t first;
+};
+
+static void play_second(const struct scene_daemon *d, void *arg)
+{
+    const struct second *s = arg;
+    struct worker w;
+
+    worker_open_with(&w, d,
+                     &(struct worker_options){.role = KVC_ROLE_WORKER,
+                                              .n_blocks = BLOCKS,
+                                              .ordinal = s->ordinal,
+                                              .by_daemon = s->by_daemon});
+    worker_put_patiently(&w, s->first, BLOCKS);
+    worker_verify(&w, s->first, BLOCKS);
+    worker_close(&w);
+}
+
+// The other GPU goes on, in both ways to copy, and so do demotions from it.
+static void one_of_two(void)
+{
+    struct scene_daemon d;
+
+    switch_check();
+    setenv("KVC_FAKE_CUDA_GPUS", "2", 1);
+    scene_daemon_start(&d, (const char *[]){"--gpus", "all", "--gpu-bytes", "32M", NULL});
+    scene_populated(&d);
+    put(&d, HELD);
+    switch_break(&d, "launch", 0, ILLEGAL_ADDRESS, true);
+    work_until_lost(&d, "launch");
+    CHECK(scene_stats(&d).lost_gpus == 1);
+    for (uint32_t i = 0; i < 6; i++) {
+        struct second s = {.ordinal = 1, .by_daemon = i % 2, .first = 5000 + i * BLOCKS};
+
+        scene_run(play_second, &d, &s);
+    }
+    CHECK(scene_stats(&d).tiers[0].used_slots > 0 && scene_stats(&d).lost_gpus == 1);
+    CHECK(scene_stats(&d).demotions > 0 && scene_stats(&d).failed_demotions == 0);
+    scene_settled(&d);
+    CHECK(count(&d, "a GPU has failed") == 1);
+    scene_daemon_stop(&d);
+}
+
+static const struct scene_test tests[] = {
+    {"F20 F23 a GPU that is lost, in each call", in_each_call, 110},
+    {"a GPU that is lost, and leased blocks", leased_blocks, 0},
+    {"an error that does not stay", an_error_that_does_not_stay, 0},
+    {"a GPU that is lost, one of two", one_of_two, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return scene_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
+}
