@@ -16,6 +16,9 @@
 
 #define AM_ID           7u
 #define PROGRESS_ROUNDS 64u /* of one turn of the loop: others want to be served too */
+#ifndef SPIN_NS
+#define SPIN_NS 50000u /* in which the other side's next bytes are better waited for awake */
+#endif
 
 /* Completion. */
 
@@ -30,6 +33,7 @@ static void begin(struct ucx_endpoint *endpoint, struct ucx_op *op)
     op->endpoint = endpoint;
     list_init(&op->link);
     endpoint->in_flight++;
+    endpoint->worker->in_flight++;
 }
 
 /* What a call that begins something has returned. */
@@ -308,6 +312,7 @@ static bool deliver(struct ucx_worker *w)
         list_remove(&op->link);
         assert(op->endpoint->in_flight > 0);
         op->endpoint->in_flight--;
+        w->in_flight--;
         op->done(op, op->status);
     }
     while ((endpoint = list_first(&w->failed, struct ucx_endpoint, link)) != NULL) {
@@ -357,6 +362,16 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
     (void)poll, (void)status, (void)events;
 }
 
+/* While bytes are on their way, to fall asleep and be woken takes longer than the next ones. */
+static bool may_sleep(struct ucx_worker *w, bool progressed)
+{
+    if (w->in_flight == 0)
+        return true;
+    if (progressed)
+        w->progress_ns = uv_hrtime();
+    return uv_hrtime() - w->progress_ns > SPIN_NS;
+}
+
 /*
  * Before the loop sleeps: progress until there is nothing to do, then arm. BUSY says that the
  * descriptor will not signal what has come meanwhile, so the loop must come round again.
@@ -364,13 +379,16 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
 static void prepare_cb(uv_prepare_t *prepare)
 {
     struct ucx_worker *w = container_of(prepare, struct ucx_worker, prepare);
-    bool more = true;
+    bool more = true, any = false;
 
     for (uint32_t i = 0; more && i < PROGRESS_ROUNDS; i++) {
         more = w->ucx->ucp_worker_progress(w->worker) != 0;
         more = deliver(w) || more;
         more = end_closed(w) || more;
+        any = any || more;
     }
+    if (!may_sleep(w, any))
+        more = true;
     if (!more && w->ucx->ucp_worker_arm(w->worker) == UCS_OK)
         uv_idle_stop(&w->idle);
     else

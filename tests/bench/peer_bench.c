@@ -2,7 +2,7 @@
  * Blocks from a peer on this machine, over TCP on loopback, beside ucx_perftest (Debian: ucx-utils)
  * on the same transport, with messages of the same size, by turns in the same run; medians.
  *
- *     build/tests/bench/peer_bench [FOLDER OF THE PROGRAMS]
+ *     build/tests/bench/peer_bench [FOLDER OF THE PROGRAMS [SCENE [MODE]]]
  *
  * lookup: 64 blocks of 192 KiB that miss here, until they can be leased. throughput: fetches of
  * many batches. mixed: 25 batches of 64 blocks and 603 of one, and what the wire carries for them.
@@ -225,7 +225,8 @@ static void verify_some(struct worker *w, uint32_t first, uint32_t n)
     kvc_lease lease;
     kvc_status status;
 
-    memset(w->memory, 0, (size_t)SLICES * BATCH * w->slice_bytes);
+    for (uint32_t s = 0; s < SLICES; s++)
+        memset(w->memory + (size_t)s * BATCH * w->slice_bytes, 0, (size_t)n * w->slice_bytes);
     make_keys(first, n, keys);
     for (uint32_t i = 0; i < n; i++)
         ids[i] = i;
@@ -463,6 +464,11 @@ static void idle(void)
     stop_all();
 }
 
+static bool wanted(int argc, char **argv, const char *scene, const char *mode)
+{
+    return (argc < 3 || strcmp(argv[2], scene) == 0) && (argc < 4 || strcmp(argv[3], mode) == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const modes[] = {"exact", "views"};
@@ -472,11 +478,16 @@ int main(int argc, char **argv)
     for (int m = 0; m < 2; m++) {
         const uint64_t message = m == 0 ? 1920u << 10 : 12u << 20; /* that a batch is moved in */
 
-        lookups(modes[m], message);
-        throughput(modes[m], 3072, message);
-        throughput(modes[m], 32768, m == 0 ? 2u << 20 : 16u << 20);
-        mixed(modes[m]);
+        if (wanted(argc, argv, "lookup", modes[m]))
+            lookups(modes[m], message);
+        if (wanted(argc, argv, "throughput", modes[m])) {
+            throughput(modes[m], 3072, message);
+            throughput(modes[m], 32768, m == 0 ? 2u << 20 : 16u << 20);
+        }
+        if (wanted(argc, argv, "mixed", modes[m]))
+            mixed(modes[m]);
     }
-    idle();
+    if (wanted(argc, argv, "idle", "auto"))
+        idle();
     return 0;
 }
