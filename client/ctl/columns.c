@@ -42,7 +42,7 @@ static const struct column layouts[] = {
     {"rule", COLUMN_TEXT, "RULE", "full, window or state: which blocks of a prefix a hit needs"},
     {"window", COLUMN_NUMBER, "WINDOW", "tokens, of the rule window; else 0"},
     {"block_tokens", COLUMN_NUMBER, "TOKENS", "of a block"},
-    {"slices", COLUMN_NUMBER, "SLICES", "of a block: runs of bytes, one a layer and kind or so"},
+    {"slices", COLUMN_NUMBER, NULL, "of a block: runs of bytes, one a layer and kind or so"},
     {"block_bytes", COLUMN_BYTES, "BLOCK", "of a block"},
     {"slot_bytes", COLUMN_BYTES, "SLOT", "of its place in a tier"},
     {"fingerprint", COLUMN_DIGEST, "FINGERPRINT", "of the layout: another one is a miss"},

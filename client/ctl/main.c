@@ -16,6 +16,7 @@ static int version_command(struct ctl *ctl, int argc, char **argv);
 
 static const struct command commands[] = {
     {"status", "tiers, sessions, leases and what is in flight", status_command},
+    {"top", "the same, live, and who does it", top_command},
     {"ping", "measure a round trip to the daemon", ping_command},
     {"clients", "list connected sessions", clients_command},
     {"config", "list the settings; config set NAME VALUE changes one", config_command},

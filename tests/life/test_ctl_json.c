@@ -166,6 +166,7 @@ START_TEST(fields_of_figures_and_lists)
     make(&s);
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         EXPECT(lists[i], "--json", "--socket", daemon_socket(s.d));
+    EXPECT("top", "--count", "1", "--json", "--socket", daemon_socket(s.d));
     end(&s);
 }
 END_TEST

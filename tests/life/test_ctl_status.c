@@ -135,5 +135,56 @@ START_TEST(S15_status_shows_the_quarantine)
 }
 END_TEST
 
-CHECK_MAIN("ctl/status", CHECK_LIFE_S, status_has_its_fields, F4_status_shows_what_does_not_close,
-           S24_status_shows_extents, S15_status_shows_the_quarantine)
+static void expect_window(const json_t *root, size_t i, int seconds, int gpu, int misses)
+{
+    const json_t *window = json_array_get(json_object_get(root, "windows"), i);
+
+    ck_assert_int_eq(ctl_number(window, "seconds"), seconds);
+    ck_assert_int_eq(ctl_number(window, "gpu"), gpu);
+    ck_assert_int_eq(ctl_number(window, "host"), 0);
+    ck_assert_int_eq(ctl_number(window, "peer"), 0);
+    ck_assert_int_eq(ctl_number(window, "misses"), misses);
+}
+
+static void expect_windows(struct daemon *d, int minute, int quarter)
+{
+    json_t *root;
+
+    ck_assert_int_eq(CTL_RUN("--socket", daemon_socket(d), "--json", "status"), 0);
+    root = ctl_json();
+    expect_window(root, 0, 60, 8 * minute, 2 * minute);
+    expect_window(root, 1, 900, 8 * quarter, 2 * quarter);
+    ck_assert_int_eq(ctl_number(json_object_get(root, "hits"), "gpu"), 16);
+    ck_assert_int_eq(ctl_number(root, "misses"), 4);
+    json_decref(root);
+}
+
+/* Eight keys of ten are there. */
+START_TEST(status_has_hits_of_the_last_minutes)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talk_worker w = talk_worker(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, 1);
+
+    talk_publish(&w, 0, 8);
+    talk_free(talk_lookup(&w, 0, 10));
+    daemon_clock_advance(d, 300000000);
+    talk_free(talk_lookup(&w, 0, 10));
+    expect_windows(d, 1, 2);
+    ck_assert_int_eq(CTL_RUN("--socket", daemon_socket(d), "status"), 0);
+    ck_assert_ptr_nonnull(strstr(ctl_out(), "hit gpu       80.0 %    80.0 %    80.0 % "));
+    daemon_clock_advance(d, 300000000);
+    expect_windows(d, 0, 2);
+    daemon_clock_advance(d, 400000000);
+    expect_windows(d, 0, 1);
+    daemon_clock_advance(d, 600000000);
+    expect_windows(d, 0, 0);
+    ck_assert_int_eq(CTL_RUN("--socket", daemon_socket(d), "status"), 0);
+    ck_assert_ptr_nonnull(strstr(ctl_out(), "hit gpu            -         -    80.0 % "));
+    talk_worker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
+CHECK_MAIN("ctl/status", CHECK_LIFE_S, status_has_its_fields, status_has_hits_of_the_last_minutes,
+           F4_status_shows_what_does_not_close, S24_status_shows_extents,
+           S15_status_shows_the_quarantine)
