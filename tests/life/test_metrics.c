@@ -149,6 +149,14 @@ START_TEST(evictions_have_reasons_that_sum_up)
 }
 END_TEST
 
+static void load_some(struct engine *e, uint32_t first)
+{
+    if (engine_lookup(e, first, 8) == 0)
+        return;
+    engine_load(e);
+    engine_release(e);
+}
+
 // Work of every kind, after which no figure of it is 0.
 START_TEST(F26_no_metric_of_what_happened_stays_0)
 {
@@ -188,17 +196,14 @@ START_TEST(F26_no_metric_of_what_happened_stays_0)
     engine_open(&e, daemon_socket(d));
     ck_assert_uint_eq(engine_lookup(&e, 100000, 4), 0);
     for (uint32_t first = 1; first < 1 + 30 * 64; first += 64) {
-        engine_put_some(&e, first, 64);
-        engine_verify(&e, first, 8);
+        wait_for((engine_put_some(&e, first, 64), engine_probe(&e, first, 64) == 64), ENGINE_MS);
+        load_some(&e, first);
     }
     // What left the GPU tier last is hit there where it is now, until it comes back.
     for (uint32_t turn = 0; turn < 1000 && promotions == 0; turn++) {
         uint32_t first = 1 + (29 - turn % 15) * 64;
 
-        if (engine_lookup(&e, first, 8) > 0) {
-            engine_load(&e);
-            engine_release(&e);
-        }
+        load_some(&e, first);
         get(port, "/metrics");
         promotions = value("kvcached_promotions_total");
     }
