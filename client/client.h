@@ -215,6 +215,8 @@ void saves_end_all(struct saves *saves, kvc_status status);
 /* Loads by the daemon and what has become of them: load_daemon.c. n <= keys_max. */
 kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const struct part *part,
                           uint32_t at, uint32_t n, bool *mismatch);
+/* load.c: whether no block from `behind` on is to be loaded. */
+bool load_is_last(const kvc_client *client, const kvc_load_args *args, uint32_t behind);
 /* Loads: load_wait.c. */
 /* All the entries there may be, where making one takes long. */
 kvc_status loads_open(kvc_client *client);

@@ -148,6 +148,7 @@ struct codec_load {
     const uint32_t *blocks;         /* count, for the daemon */
     const uint64_t *sums;           /* count, for the daemon, or NULL */
     const uint8_t *event;           /* CODEC_HANDLE_BYTES, for the daemon, or NULL */
+    bool release;                   /* the lease ends with it */
 };
 kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *len);
 struct codec_load_reply {

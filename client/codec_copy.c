@@ -20,6 +20,7 @@ kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *
     message.event = codec_bytes(load->event, load->event != NULL ? CODEC_HANDLE_BYTES : 0);
     message.n_sums = load->sums != NULL ? load->count : 0;
     message.sums = (uint64_t *)load->sums;
+    message.release = load->release;
     return codec_pack_body(&message.base, body, len);
 }
 

@@ -268,6 +268,7 @@ typedef struct kvc_load_args {
                        load for kvc_load_result and does not wait */
     uint32_t first_slice, n_slices; /* n_slices 0: all from the first */
     uint64_t *sums; /* for loads by slices: count sums that are 0 at first, or NULL */
+    int release;    /* ends the lease as kvc_release does, whatever the load comes to */
 } kvc_load_args;
 
 /*
@@ -279,6 +280,9 @@ typedef struct kvc_load_args {
  * KVC_OK: all are valid. KVC_E_CHECKSUM: some did not match; valid[] (set on this too) says which
  * are good, the others' contents are undefined and the daemon has been told. More than KVC_KEYS_MAX
  * blocks are split. On any other error no destination block that valid[] does not mark may be used.
+ *
+ * With `release` the lease is over when this returns, and kvc_release need not be called, whatever has
+ * become of the load; but not if it was refused for its arguments before the daemon was asked.
  *
  * By slices: several calls load ranges of slices, each of which has arrived when its copies have, so
  * that a layer can be computed while the next ones are loaded. Checksums are of whole blocks. With

@@ -14,6 +14,7 @@ struct piece {
     bool verify; /* compares when it is over */
     uint32_t first_slice, n_slices;
     uint64_t *sums; /* NULL: all slices come at once, or nothing is compared */
+    bool release;   /* ends the lease */
     void *stream;
     struct codec_load_reply reply;
     struct load_entry *entry;
@@ -81,7 +82,8 @@ static kvc_status ask(kvc_client *client, struct piece *piece)
                                        .first = piece->first,
                                        .count = piece->count,
                                        .first_slice = piece->first_slice,
-                                       .n_slices = piece->n_slices};
+                                       .n_slices = piece->n_slices,
+                                       .release = piece->release};
     struct call call = {.type = WIRE_LOAD};
     struct wire_packet packet;
     kvc_status status;
@@ -212,6 +214,11 @@ static uint32_t next_run(const kvc_client *client, const kvc_load_args *args, ui
     return n;
 }
 
+bool load_is_last(const kvc_client *client, const kvc_load_args *args, uint32_t behind)
+{
+    return next_run(client, args, &behind) == 0;
+}
+
 /* A load that nobody has to wait for may have no more pieces than there are entries. */
 static kvc_status make_room(kvc_client *client, const kvc_load_args *args, uint64_t id,
                             uint32_t pieces, bool *mismatch)
@@ -248,6 +255,7 @@ static kvc_status load_pieces(kvc_client *client, const kvc_load_args *args, str
             .first_slice = args->first_slice,
             .n_slices = n_slices,
             .sums = args->sums != NULL ? args->sums + at : NULL,
+            .release = args->release && load_is_last(client, args, at + n),
             .stream = args->stream,
         };
 
@@ -300,6 +308,17 @@ static kvc_status load_by_worker(kvc_client *client, const kvc_load_args *args, 
     return status;
 }
 
+/* A load's last request ends the lease, unless there was none or it may not have got so far. */
+static void release_rest(kvc_client *client, const kvc_load_args *args, kvc_status status)
+{
+    size_t len = 0;
+
+    if (!args->release || (status == KVC_OK && !load_is_last(client, args, 0)))
+        return;
+    if (codec_put_release(args->lease, client->rpc.body, &len) == KVC_OK)
+        (void)rpc_tell(&client->rpc, WIRE_RELEASE, client->rpc.body, len);
+}
+
 kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
 {
     struct part *part = NULL;
@@ -311,8 +330,10 @@ kvc_status kvc_load(kvc_client *client, const kvc_load_args *args)
         return status;
     if (args->valid != NULL)
         memset(args->valid, 0, args->count);
-    return part->lent != NULL ? load_all_by_daemon(client, args, part)
-                              : load_by_worker(client, args, part);
+    status = part->lent != NULL ? load_all_by_daemon(client, args, part)
+                                : load_by_worker(client, args, part);
+    release_rest(client, args, status);
+    return status;
 }
 
 void load_take_late(kvc_client *client, const struct wire_packet *packet)

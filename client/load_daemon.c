@@ -63,6 +63,7 @@ kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const s
         .region = part->lent->region,
         .blocks = args->blocks + at,
         .sums = args->sums != NULL ? args->sums + at : NULL,
+        .release = args->release && load_is_last(client, args, at + n),
     };
     struct call call = {.type = WIRE_LOAD, .arg = LOAD_BY_DAEMON};
     struct wire_packet packet;

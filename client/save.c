@@ -457,10 +457,11 @@ kvc_status save_present(kvc_client *client, const kvc_save_args *args, uint64_t 
     if (status != KVC_OK)
         return status;
     tell_states(&saving);
-    if (saving.reply.n_chunks > 0)
-        rpc_hint(&client->rpc, WIRE_NUDGE);
     if (save == NULL)
         return KVC_OK;
+    /* Who waits for the end is told at once. Lookups look at the words by themselves. */
+    if (saving.reply.n_chunks > 0)
+        rpc_hint(&client->rpc, WIRE_NUDGE);
     *save = saving.by_daemon || saving.reply.n_chunks > 0 ? saving.reply.save : 0;
     if (*save != 0 && args->more_of == 0)
         saves_add(&client->saves, *save);

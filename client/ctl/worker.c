@@ -255,7 +255,8 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
                           .part = worker->part,
                           .count = lease.blocks,
                           .blocks = worker->blocks,
-                          .valid = worker->valid};
+                          .valid = worker->valid,
+                          .release = 1};
     status = kvc_load(worker->client, &args);
     if (status == KVC_OK) {
         tally_sample(worker->options->tally, worker->options->index, TALLY_LOAD,
@@ -273,9 +274,7 @@ static kvc_status load_prefix(struct worker *worker, uint64_t request, uint32_t 
         verify(worker, lease.blocks);
     while (*loaded < lease.blocks && worker->valid[*loaded])
         (*loaded)++;
-    enter(worker, TALLY_LOADING);
-    kvc_status released = kvc_release(worker->client, lease.id);
-    return status == KVC_E_CHECKSUM || !is_session_loss(status) ? released : status;
+    return is_session_loss(status) ? status : KVC_OK;
 }
 
 static kvc_status save_rest(struct worker *worker, uint32_t first, uint32_t n)

@@ -15,6 +15,7 @@ enum flag {
     NO_REPLY = 1 << 1, /* a refusal is counted and not told */
     FDS = 1 << 2,      /* descriptors may come with it */
     OPERATES = 1 << 3, /* concerns others, if an operator asks: it must have been granted that */
+    LOOKS = 1 << 4,    /* what is complete by now counts in it, without a nudge */
 };
 
 struct route {
@@ -34,8 +35,8 @@ static const struct route routes[] = {
     {WIRE_REGION_PART, W | R, BEGINS | FDS, memory_part},
     {WIRE_REGION_END, W | R, BEGINS, memory_end},
     {WIRE_REGION_DROP, W | R, 0, memory_drop},
-    {WIRE_LOOKUP, W | R | S, BEGINS, lookup_lookup},
-    {WIRE_SAVE, W, BEGINS, save_save},
+    {WIRE_LOOKUP, W | R | S, BEGINS | LOOKS, lookup_lookup},
+    {WIRE_SAVE, W, BEGINS | LOOKS, save_save},
     {WIRE_ABORT, W | R, 0, save_abort},
     {WIRE_LOAD, W | R, BEGINS, load_load},
     {WIRE_EXTEND, W | R | S, 0, lookup_extend},
@@ -45,9 +46,9 @@ static const struct route routes[] = {
     {WIRE_SUSPEND, W | R, 0, memory_suspend},
     {WIRE_RESUME, W | R, 0, memory_resume},
     {WIRE_NUDGE, W | R, NO_REPLY, load_nudge},
-    {WIRE_STATS, ALL, 0, inspect_stats},
-    {WIRE_PIN, W | S | O, OPERATES, flush_pin},
-    {WIRE_FLUSH, W | S | O, OPERATES, flush_flush},
+    {WIRE_STATS, ALL, LOOKS, inspect_stats},
+    {WIRE_PIN, W | S | O, OPERATES | LOOKS, flush_pin},
+    {WIRE_FLUSH, W | S | O, OPERATES | LOOKS, flush_flush},
     {WIRE_QUOTA, O, OPERATES, quota_quota},
     {WIRE_LIST, ALL, 0, list_list},
     {WIRE_CONFIG, O, OPERATES, settings_config},
@@ -101,6 +102,8 @@ static kvc_status handle(struct session *s, const struct route *route,
         return refuse(why, KVC_E_STOPPING, "the daemon is shutting down", "%s", "");
     if (drain_refuses(s, request))
         return refuse(why, KVC_E_STOPPING, "the daemon drains: nothing new begins", "%s", "");
+    if (route->flags & LOOKS)
+        store_look(s->api->store, s->owner);
     return route->handle(s, request, why);
 }
 

@@ -32,6 +32,7 @@ kvc_status load_load(struct session *s, const struct request *request, struct re
         .count = load->count,
         .first_slice = load->first_slice,
         .n_slices = load->slices,
+        .release = load->release,
     };
     struct msg_load_reply reply = {
         .tiers = scratch->tiers,

@@ -128,6 +128,7 @@ kvc_status transfer_load(struct session *s, const struct request *request, struc
         .count = load->count,
         .first_slice = load->first_slice,
         .n_slices = load->slices,
+        .release = load->release,
     };
     struct transfer *t;
     uint64_t bytes;

@@ -236,6 +236,7 @@ static bool from_load(struct codec *codec, const ProtobufCMessage *base, struct 
         .region = m->region,
         .sums = NUMBERS64(m, sums),
         .event = BYTES(m->event),
+        .release = m->release,
     };
     return true;
 }

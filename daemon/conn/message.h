@@ -137,6 +137,7 @@ struct msg_load {
     uint64_t region;
     struct numbers64 sums;
     struct bytes event;
+    bool release;
 };
 
 struct msg_extend {

@@ -179,6 +179,8 @@ static kvc_status open_load(struct store *store, struct owner *owner, const stru
     list_push_back(&owner->loads, &load->link);
     store->open_loads++;
     describe(store, load, locations);
+    if (req->release)
+        lease_end(lease);
     *ret = load;
     return KVC_OK;
 

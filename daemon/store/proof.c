@@ -6,6 +6,7 @@
 #define YOUNG_US      CLOCK_S_US
 #define YOUNG_POLL_US (KVC_POLL_MS * CLOCK_MS_US)
 #define OLD_POLL_US   (KVC_POLL_OLD_MS * CLOCK_MS_US)
+#define AHEAD_WORDS   64u /* of others, looked at before a lookup: some ns each */
 
 /* Takes nothing but this word from the lists of words. */
 static void arrived(struct store *store, struct word *word)
@@ -23,16 +24,41 @@ void proof_watch(struct store *store, struct word *word)
     list_push_back(&store->young, &word->watch);
 }
 
-void proof_look(struct owner *owner)
+bool proof_look(struct owner *owner)
 {
-    if (!owner->page)
-        return;
-    for (uint32_t i = 0; i < KVC_PAGE_WORDS && owner->page->outstanding > 0; i++) {
+    uint32_t left = owner->page ? owner->page->outstanding : 0;
+    bool any = false;
+
+    for (uint32_t i = 0; i < KVC_PAGE_WORDS && left > 0; i++) {
         struct word *word = &owner->page->words[i];
 
-        if (word->kind != WORD_UNUSED && page_look(word, &owner->store->stats.stale_completions))
-            arrived(owner->store, word);
+        if (word->kind == WORD_UNUSED)
+            continue;
+        left--;
+        if (!page_look(word, &owner->store->stats.stale_completions))
+            continue;
+        arrived(owner->store, word);
+        any = true;
     }
+    return any;
+}
+
+bool proof_look_ahead(struct owner *owner)
+{
+    struct store *store = owner->store;
+    bool any = proof_look(owner);
+    struct word *word, *after;
+    uint32_t left = AHEAD_WORDS;
+
+    list_for_each_safe(word, after, &store->young, watch) {
+        if (left-- == 0)
+            break;
+        if (!page_look(word, &store->stats.stale_completions))
+            continue;
+        arrived(store, word);
+        any = true;
+    }
+    return any;
 }
 
 static void look_at_young(struct store *store, uint64_t now)

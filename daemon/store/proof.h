@@ -9,8 +9,11 @@
 /* Waits for a word, from now on. */
 void proof_watch(struct store *store, struct word *word);
 
-/* Looks at all words of an owner. */
-void proof_look(struct owner *owner);
+/* Looks at all words of an owner; whether any has arrived. */
+bool proof_look(struct owner *owner);
+
+/* The same, and at those of others that are waited for longest, a bounded number of them. */
+bool proof_look_ahead(struct owner *owner);
 
 /* Looks at the words that are due. */
 void proof_tick(struct store *store, uint64_t now);

@@ -196,6 +196,14 @@ void store_nudge(struct store *store, struct owner *owner)
     event_deliver(store);
 }
 
+void store_look(struct store *store, struct owner *owner)
+{
+    if (!proof_look_ahead(owner))
+        return;
+    store_settle(store);
+    event_deliver(store);
+}
+
 /* After failed copies nothing but time tells that it is worth to try again. */
 static bool is_pause_over(const struct store *store, uint64_t now)
 {

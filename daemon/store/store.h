@@ -76,10 +76,10 @@ struct store_event {
 };
 
 /*
- * Called on the loop thread, from store_tick, store_nudge and moves' completions only, so never for
- * an object from inside the call that works on that object. What another call gives rise to waits
- * for store_tick, and store_next_wake says that it is due. Events may call the store. A connection
- * that has ended gets no save_done.
+ * Called on the loop thread, from store_tick, store_nudge, store_look and moves' completions only,
+ * so never for an object from inside the call that works on that object. What another call gives
+ * rise to waits for store_tick, and store_next_wake says that it is due. Events may call the store.
+ * A connection that has ended gets no save_done.
  */
 struct store_events {
     void *ctx;
@@ -312,6 +312,7 @@ struct store_load {
     uint32_t part, epoch;
     uint32_t first, count;
     uint32_t first_slice, n_slices;
+    bool release; /* the lease ends when the load is open, which keeps its blocks */
 };
 /*
  * Opens a load: locations has room for count. The word's arrival closes it. Refused before any
@@ -433,6 +434,11 @@ kvc_status store_abort(struct store *store, struct owner *owner, uint64_t save, 
 
 /* Looks at the completion page of one owner (a nudge). */
 void store_nudge(struct store *store, struct owner *owner);
+/*
+ * Looks at the words of the owner and at the oldest of all others: what is complete counts in the
+ * owner's next call. Not from inside an event.
+ */
+void store_look(struct store *store, struct owner *owner);
 /* Looks at every outstanding word that is due, ends leases and saves whose time is over. */
 void store_tick(struct store *store);
 /* Microseconds (clock) until store_tick has something to do; UINT64_MAX: nothing. */

@@ -51,6 +51,7 @@ struct fake_shared {
     uint64_t released, lookup_lease, lookup_request;
     uint32_t lookup_offset, lookup_keys;
     uint32_t load_first, load_count;
+    bool load_release;
     bool save_notify, save_checksums;
     Kvcache__Tier report_tier;
     uint64_t report_offset;

@@ -213,6 +213,7 @@ void fake_make_load(struct fake *fake, const Kvcache__Load *request, Kvcache__Lo
     *reply = (Kvcache__LoadReply)KVCACHE__LOAD_REPLY__INIT;
     fake->shared->load_first = request->first;
     fake->shared->load_count = request->count;
+    fake->shared->load_release = request->release;
     for (uint32_t i = 0; i < request->count; i++) {
         offsets[i] = slot_offset(fake, request->first + i, &tiers[i]);
         generations[i] = 5 + i;

@@ -408,7 +408,47 @@ START_TEST(a_load_with_a_name_is_judged_later)
 }
 END_TEST
 
+static bool refuse_load_hook(struct fake *f, const struct wire_packet *request)
+{
+    if (request->type != WIRE_LOAD || f->shared->mode[0] == 0)
+        return false;
+    fake_error(f, request, KVC_E_BUSY, "word", "not now");
+    return true;
+}
+
+// The last packet of a load ends the lease; RELEASE does where there was none or it was refused.
+START_TEST(a_load_can_end_its_lease)
+{
+    kvc_load_args args = {.lease = 77, .count = 2, .blocks = ids, .valid = valid, .release = 1};
+
+    begin(refuse_load_hook, (kvc_options){0});
+    args.part = part;
+    ck_assert_int_eq(kvc_load(client, &args), KVC_OK);
+    ck_assert(fake->shared->load_release);
+    ck_assert_int_eq(load(0, 2, 0), KVC_OK);
+    ck_assert(!fake->shared->load_release);
+    ids[5] = KVC_NO_BLOCK;
+    args.count = 6;
+    ck_assert_int_eq(kvc_load(client, &args), KVC_OK);
+    ck_assert(fake->shared->load_release && fake->shared->load_count == 5);
+    args.count = 2500;
+    ck_assert_int_eq(kvc_load(client, &args), KVC_OK);
+    ck_assert(fake->shared->load_release);
+    ck_assert_int_eq(kvc_ping(client), KVC_OK);
+    ck_assert_uint_eq(fake_count(fake, WIRE_RELEASE), 0);
+    args.count = 0;
+    ck_assert_int_eq(kvc_load(client, &args), KVC_OK);
+    wait_for(fake_count(fake, WIRE_RELEASE) == 1, 2000);
+    fake->shared->mode[0] = 1;
+    args.count = 2;
+    ck_assert_int_eq(kvc_load(client, &args), KVC_E_BUSY);
+    wait_for(fake_count(fake, WIRE_RELEASE) == 2, 2000);
+    end();
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("client/load", CHECK_LIFE_S, {a_load_with_a_name_is_judged_later, 0, 0},
+                 {a_load_can_end_its_lease, 0, 0},
                  {bytes_arrive_and_the_word_says_so, 0, 0}, {nothing_to_load_is_no_error, 0, 0},
                  {large_loads_are_split, 0, 0}, {S32_two_keys_into_one_place_are_refused, 0, 0},
                  {bad_loads_are_refused_here, 0, 0}, {schedulers_do_not_load, 0, 0},

@@ -242,8 +242,43 @@ START_TEST(load_without_a_free_word)
 }
 END_TEST
 
+/* What the load has opened stays until its proof, and the rest of the lease can go at once. */
+START_TEST(S29_a_load_that_ends_its_lease_keeps_its_blocks)
+{
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8), *other = kit_worker(&kit);
+    struct store_load request = {.part = kit.part, .epoch = kit.epoch, .count = 9, .release = true};
+    struct kit_load again;
+    uint64_t lease;
+
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
+    request.lease = lease;
+    ck_assert_int_eq(kit_try_load(&kit, worker, &request, &load), KVC_E_INVALID);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 1);
+    request.count = 2;
+    ck_assert_int_eq(kit_try_load(&kit, worker, &request, &load), KVC_OK);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 0);
+    ck_assert_int_eq(kit_try_load(&kit, worker, &request, &again), KVC_E_EXPIRED);
+    kit.copy_status = KVC_E_DEVICE;
+    for (int i = 0; i < 10; i++) {
+        clock_advance(CLOCK_S_US);
+        kit_save(&kit, other, 100, 8, &save);
+        if (save.n_assigned)
+            break;
+    }
+    ck_assert_uint_eq(save.n_assigned, 6);
+    ck_assert_uint_eq(kit_probe(&kit, other, 0, 8), 2);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    clock_advance(CLOCK_S_US);
+    kit_tick(&kit);
+    ck_assert_uint_eq(kit_stats(&kit).open_loads, 0);
+    kit_close(&kit);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("store/load", CHECK_UNIT_S,
                  {S29_blocks_under_an_open_load_outlast_the_session, 0, 0, CHECK_BOTH_WAYS},
+                 {S29_a_load_that_ends_its_lease_keeps_its_blocks, 0, 0, CHECK_BOTH_WAYS},
                  {S30_a_load_after_the_end_is_refused_before_any_tick, 0, 0, CHECK_BOTH_WAYS},
                  {S31_loads_that_are_refused, 0, 0, CHECK_BOTH_WAYS},
                  {S31_a_block_in_extents_that_are_not_mapped, 0, 0},

@@ -104,6 +104,29 @@ START_TEST(S13_a_nudge_publishes_at_once)
 }
 END_TEST
 
+/* _i: whoever asks, the saver or another; and neither a nudge nor time. */
+START_TEST(S12_who_looks_up_sees_what_is_complete)
+{
+    struct kit_owner *worker = open_three_chunks(512);
+    struct kit_owner *other = _i == 0 ? worker : kit_worker(&kit);
+
+    store_look(kit.store, other->owner);
+    ck_assert_uint_eq(kit_probe(&kit, other, 0, KEYS), 0);
+    kit_write(&kit, &save, 1);
+    store_look(kit.store, other->owner);
+    ck_assert_uint_eq(kit_probe(&kit, other, 0, KEYS), 0);
+    kit_write(&kit, &save, 0);
+    store_look(kit.store, other->owner);
+    ck_assert_uint_eq(kit_probe(&kit, other, 0, KEYS), 128);
+    kit_write(&kit, &save, 2);
+    store_look(kit.store, other->owner);
+    ck_assert_uint_eq(kit_probe(&kit, other, 0, KEYS), KEYS);
+    ck_assert_uint_eq(kit.n_done, 1);
+    kit_check(&kit);
+    kit_close(&kit);
+}
+END_TEST
+
 /* How a save can fail, and whether its worker is still there to be told. */
 enum failure { BY_ABORT, BY_ABORT_NEVER, BY_REQUEST, BY_DEADLINE, BY_DEATH, BY_FLUSH, FAILURES };
 #define CASES (8 * FAILURES)
@@ -567,6 +590,7 @@ CHECK_MAIN_LOOPS("store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 0,
                  {S12_wrong_numbers_prove_nothing, 0, 0},
                  {S13_chunks_appear_in_order, 0, 0, CHECK_BOTH_WAYS},
                  {S13_a_nudge_publishes_at_once, 0, 0},
+                 {S12_who_looks_up_sees_what_is_complete, 0, 1},
                  {S14_failure_drops_exactly_the_unpublished, 0, CASES - 1, CHECK_BOTH_WAYS},
                  {S14_published_keys_keep_leases_and_order, 0, 0, CHECK_BOTH_WAYS},
                  {S14_failed_copy_of_the_daemon, 0, 2, CHECK_DAEMON_COPIES},

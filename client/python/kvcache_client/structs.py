@@ -107,6 +107,7 @@ class LoadArgs(ctypes.Structure):
         ("first_slice", c_uint32),
         ("n_slices", c_uint32),
         ("sums", c_void_p),
+        ("release", c_int),
     ]
 
 
