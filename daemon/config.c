@@ -188,6 +188,8 @@ static bool add_to_list(const struct option *o, const char *value, bool anew, ch
     const char *before = anew ? "" : field;
     char text[CONFIG_LIST_TEXT_MAX];
 
+    if (value[0] == '\0' && o->preset[0] != '\0') /* others may be empty, which ends them */
+        return config_explain(why, "%s: must not be empty", o->name);
     if ((size_t)snprintf(text, sizeof(text), "%s%s%s", before, *before && *value ? "; " : "",
                          value) >= o->max)
         return config_explain(why, "%s: more than %" PRIu64 " bytes", o->name, o->max - 1);
