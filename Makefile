@@ -133,6 +133,7 @@ HEADERS := $(addprefix build/include/,kvcache.h kvcache/limits.h kvcache/status.
 # Each manual page has its source, NAME.SECTION.in, beside what it is about.
 MAN_SOURCES := $(foreach r,daemon $(CLIENT_ROOMS) $(CTL_ROOMS),$(wildcard $(r)/*.[1-8].in))
 MAN_PAGES   := $(patsubst %.in,build/man/%,$(notdir $(MAN_SOURCES)))
+COMPLETION  := build/completion/kvcachectl
 
 # $(1) is the folder of a build variant.
 objects = $(patsubst %.c,$(1)/obj/%.o,$(2))
@@ -157,7 +158,7 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 .PHONY: check-fake-gpu check-deb deb bench bench-pack bench-gpu bench-serve setup help clean install
 .PHONY: fuzz fuzzers lint soak
 
-all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) man ## build the daemon, the tool, the libraries and their manual into build/
+all: $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS) man $(COMPLETION) ## build the daemon, the tool, the libraries and their manual into build/
 
 man: $(MAN_PAGES) ## write the manual pages into build/man/
 
@@ -261,6 +262,8 @@ install: all ## install under $(DESTDIR)$(PREFIX)
 	install -d $(DESTDIR)$(SYSCONFDIR)/kvcached
 	[ -e $(DESTDIR)$(SYSCONFDIR)/kvcached/kvcached.conf ] || \
 	    install -m 644 systemd/kvcached.conf $(DESTDIR)$(SYSCONFDIR)/kvcached
+	install -D -m 644 $(COMPLETION) \
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kvcachectl
 	for p in $(MAN_PAGES); do \
 	    install -D -m 644 $$p $(DESTDIR)$(PREFIX)/share/man/man$${p##*.}/$${p##*/} || exit 1; done
 
@@ -284,6 +287,10 @@ build/include/kvcache/%.h: proto/%.h
 	@install -D -m 644 $< $@
 
 # Options, commands and prototypes in the manual are what the programs and the headers say.
+$(COMPLETION): scripts/make-completion $(RELEASE)/kvcachectl
+	@mkdir -p $(@D)
+	$(call quiet,COMPLETE)scripts/make-completion $(RELEASE) > $@
+
 define man_rules
 build/man/$(patsubst %.in,%,$(notdir $(1))): $(1) scripts/make-man client/kvcache.h proto/status.h \
     $(RELEASE)/kvcached $(RELEASE)/kvcachectl

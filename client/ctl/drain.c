@@ -48,8 +48,9 @@ static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
 static const struct option_table table = {
     .help =
         "Drains the daemon, before it is stopped or replaced: new sessions, leases and saves are\n"
-        "refused, what is under way goes on, and leases end by their time. Ends with 0 when\n"
-        "nothing is left. The drain stays in force until it is undone or the daemon ends.",
+        "refused, what is under way goes on, and leases end by their time.\n"
+        "Ends with 0 when nothing is left.\n"
+        "The drain stays in force until it is undone or the daemon ends.",
     .json = &shape,
     OPTION_ROWS(rows)};
 

@@ -87,8 +87,9 @@ static const struct shape shape = {"objects, one a line and second", SHAPE_FIELD
 
 static const struct option_table table = {
     .help =
-        "Shows the daemon as it works, anew each second. Keys: n namespaces, c clients,\n"
-        "s or > to sort by the next column, < by the one before, r the other way round, q ends.\n"
+        "Shows the daemon as it works, anew each second.\n"
+        "Keys: n namespaces, c clients, s or > to sort by the next column, < by the one before,\n"
+        "r the other way round, q ends.\n"
         "A daemon that has gone is waited for.",
     .json = &shape,
     OPTION_ROWS(rows)};

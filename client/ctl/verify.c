@@ -48,8 +48,9 @@ static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
 
 static const struct option_table table = {
     .help =
-        "Compares everything that is stored with its checksums, in the background. Blocks that\n"
-        "do not match are dropped. Ends with 1 if there were any, or some could not be read.\n"
+        "Compares everything that is stored with its checksums, in the background.\n"
+        "Blocks that do not match are dropped.\n"
+        "Ends with 1 if there were any, or some could not be read.\n"
         "Interrupted, it ends the verification.",
     .json = &shape,
     OPTION_ROWS(rows)};
