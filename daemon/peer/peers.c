@@ -329,7 +329,7 @@ static kvc_status open_transport(struct peers *peers, char *why, size_t size)
         return explain(why, size, status, "%s", text);
     status = peers_register_tiers(peers);
     if (status == KVC_OK)
-        status = stage_open(peers);
+        status = staging_open(peers);
     if (status == KVC_OK)
         status = ucx_worker_open(peers->ucx, peers->config.loop, batch_message, peers, &peers->ask);
     if (status == KVC_OK)
@@ -477,7 +477,7 @@ void peers_destroy(struct peers *peers)
     for (enum tier_kind t = 0; t < TIER_COUNT; t++)
         if (peers->ucx != NULL)
             ucx_unregister(peers->ucx, &peers->memory[t]);
-    stage_close(peers);
+    staging_close(peers);
     ucx_close(peers->ucx);
     shapes_free(peers);
     secret_forget(&peers->secret);

@@ -29,7 +29,7 @@ void service_set_state(struct service *s, enum service_state state)
 const uint8_t *service_address(const struct service *s, uint32_t i)
 {
     if (s->staged & 1ull << i)
-        return stage_address(s->peers, s->stage) + i * s->shape->span;
+        return staging_address(s->peers, s->stage) + i * s->shape->span;
     return tier_address(s->peers->config.tiers[s->from[i].tier], s->from[i].offset);
 }
 
@@ -79,7 +79,7 @@ static void end(struct service *s, bool served)
 
     list_remove(&s->link);
     if (s->stage < PEERS_STAGES)
-        stage_give(s->peers, s->stage);
+        staging_give(s->peers, s->stage);
     if (!s->running) {
         g->n_waiting--;
     } else {

@@ -46,10 +46,10 @@ static void stage_cb(uv_work_t *work)
         if (!(s->staged & 1ull << i))
             continue;
         n = run_at(s, i);
-        s->status = stage_copy(s->peers, s->stage, i * span, s->from[i].offset, n * span, &begun);
+        s->status = staging_copy(s->peers, s->stage, i * span, s->from[i].offset, n * span, &begun);
     }
     /* Also after an error: what was begun still writes. */
-    settled = stage_settle(s->peers, begun);
+    settled = staging_settle(s->peers, begun);
     if (s->status == KVC_OK)
         s->status = settled;
 }
@@ -77,7 +77,7 @@ kvc_status service_stage(struct service *s)
         return KVC_E_DEVICE;
     if (s->bytes > VIEW_SLAB_BYTES)
         return KVC_E_LIMIT;
-    s->stage = stage_take(s->peers);
+    s->stage = staging_take(s->peers);
     if (s->stage == PEERS_STAGES)
         return KVC_E_BUSY;
     service_set_state(s, SERVE_STAGING);

@@ -149,15 +149,15 @@ uint32_t lane_take(struct lanes *lanes); /* PEER_LANES: none is free */
 uint8_t *lane_base(const struct lanes *lanes, uint32_t lane);
 
 /* stage.c: VIEW_SLAB_BYTES each. */
-kvc_status stage_open(struct peers *peers); /* before the loop runs */
-void stage_close(struct peers *peers);
-uint32_t stage_take(struct peers *peers); /* PEERS_STAGES: none is free */
-void stage_give(struct peers *peers, uint32_t stage);
-const uint8_t *stage_address(const struct peers *peers, uint32_t stage);
+kvc_status staging_open(struct peers *peers); /* before the loop runs */
+void staging_close(struct peers *peers);
+uint32_t staging_take(struct peers *peers); /* PEERS_STAGES: none is free */
+void staging_give(struct peers *peers, uint32_t stage);
+const uint8_t *staging_address(const struct peers *peers, uint32_t stage);
 /* Pool thread: begins to copy from the GPU tier, and waits for what was begun. */
-kvc_status stage_copy(const struct peers *peers, uint32_t stage, uint64_t at, uint64_t from,
-                      uint64_t bytes, uint32_t *begun);
-kvc_status stage_settle(const struct peers *peers, uint32_t begun);
+kvc_status staging_copy(const struct peers *peers, uint32_t stage, uint64_t at, uint64_t from,
+                        uint64_t bytes, uint32_t *begun);
+kvc_status staging_settle(const struct peers *peers, uint32_t begun);
 
 /* peers.c */
 kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner);

@@ -4,7 +4,7 @@
 #include "daemon/base/fault.h"
 #include "daemon/peer/state.h"
 
-kvc_status stage_open(struct peers *peers)
+kvc_status staging_open(struct peers *peers)
 {
     const struct tier *gpu = peers->config.tiers[TIER_GPU];
     struct device_slab *slab;
@@ -27,7 +27,7 @@ kvc_status stage_open(struct peers *peers)
     return status;
 }
 
-void stage_close(struct peers *peers)
+void staging_close(struct peers *peers)
 {
     if (peers->ucx != NULL)
         ucx_unregister(peers->ucx, &peers->stage_memory);
@@ -35,7 +35,7 @@ void stage_close(struct peers *peers)
     peers->stage = NULL;
 }
 
-uint32_t stage_take(struct peers *peers)
+uint32_t staging_take(struct peers *peers)
 {
     for (uint32_t i = 0; peers->stage != NULL && i < PEERS_STAGES; i++) {
         if (peers->stage_used[i])
@@ -46,18 +46,18 @@ uint32_t stage_take(struct peers *peers)
     return PEERS_STAGES;
 }
 
-void stage_give(struct peers *peers, uint32_t stage)
+void staging_give(struct peers *peers, uint32_t stage)
 {
     peers->stage_used[stage] = false;
 }
 
-const uint8_t *stage_address(const struct peers *peers, uint32_t stage)
+const uint8_t *staging_address(const struct peers *peers, uint32_t stage)
 {
     return tier_address(peers->stage, stage * VIEW_SLAB_BYTES);
 }
 
-kvc_status stage_copy(const struct peers *peers, uint32_t stage, uint64_t at, uint64_t from,
-                      uint64_t bytes, uint32_t *begun)
+kvc_status staging_copy(const struct peers *peers, uint32_t stage, uint64_t at, uint64_t from,
+                        uint64_t bytes, uint32_t *begun)
 {
     struct device_slab *to = tier_slab(peers->stage);
 
@@ -67,7 +67,7 @@ kvc_status stage_copy(const struct peers *peers, uint32_t stage, uint64_t at, ui
                                tier_slab(peers->config.tiers[TIER_GPU]), from, bytes, begun);
 }
 
-kvc_status stage_settle(const struct peers *peers, uint32_t begun)
+kvc_status staging_settle(const struct peers *peers, uint32_t begun)
 {
     struct device_slab *slab = tier_slab(peers->stage);
 
