@@ -44,10 +44,26 @@ SIZES = {
 HIT = {"0.5B": 256, "8B": 256, "tiny": 6}  # blocks of a prompt that is handed over
 
 
+TABLES = {
+    "serving": (
+        "requests that come and go",
+        ["model", "workload", "way", "TTFT p50 ms", "p95", "over own", "token/s", "over own",
+         "blocks: own", "GPU tier", "host tier", "GB loaded"]),
+    "cancelled": (
+        "four streams cancelled, then the requests",
+        ["model", "workload", "whole", "saves given up", "descriptors, engine", "daemon",
+         "MiB, engine", "daemon"]),
+    "handed": (
+        "a prompt that another process has computed, TTFT in ms",
+        ["model", "workload", "tokens", "computed", "own prefix cache", "loaded", "over own",
+         "blocks, GPU / host tier", "tokens equal"]),
+}
+
+
 class Server:
     """An engine in a process of its own."""
 
-    def __init__(self, name, rows, gpu=0):
+    def __init__(self, name, rows, gpu=0, prompt=0):
         kit.need_gpus()
         import model
         import torch
@@ -57,8 +73,7 @@ class Server:
         self.name, self.gpu = name, gpu
         self.pool, self.tier, prefix, rest, _, output = SIZES[name]
         shape = {"0.5B": model.SMALL, "8B": model.LARGE, "tiny": model.TINY}[name]
-        longest = max(prefix + rest, HIT[name]) + -(-output // 16) + 2
-        self.most = longest
+        longest = (prompt or prefix + rest) + -(-4 * output // 16) + 2
         self.engine = batch.Batch(shape, rows, longest, self.pool)
         self.hook = None
 
@@ -176,6 +191,31 @@ class Bench:
             ])
         return rows
 
+    def run(self, workload):
+        """Tables of a workload: their kind and rows."""
+        if workload in ("warm16", "warm32"):
+            yield "serving", self.rows(workload, self.warm, int(workload[4:]))
+        elif workload == "overflow":
+            yield "serving", self.rows(workload, self.warm, 16, tier=8 << 20)
+        elif workload == "chat":
+            yield "serving", self.rows(
+                workload, lambda names, seed: workloads.chat(
+                    self.n, self.prefix, self.output, names, seed, self.said.trace), 16)
+        elif workload == "cancel":
+            yield "cancelled", self.cancel()
+        elif workload == "second":
+            yield "handed", self.pair(0, 0, workload)
+        elif workload == "handoff":
+            yield "handed", self.pair(0, 0, "handoff, one GPU")
+            try:
+                kit.need_gpus(2)
+            except Waived as why:
+                print(f"  handoff, two GPUs: {why}")
+                return
+            yield "handed", self.pair(0, 1, "handoff, two GPUs", "--gpus", "all")
+        else:
+            raise RuntimeError("there is no such workload")
+
     def cancel(self):
         """What holds before and behind the requests."""
         with self.daemon() as d, Remote(Server, self.name, 16) as server:
@@ -200,8 +240,8 @@ class Bench:
         blocks, output, found = HIT[self.name], self.output, {"cold": [], "own": [], "loaded": []}
         same, tiers = True, [0, 0]
         with self.daemon(2 * blocks * self.block, *more) as d:
-            with Remote(Server, self.name, 4, first_gpu) as a, (
-                    Remote(Server, self.name, 4, second_gpu)) as b:
+            with Remote(Server, self.name, 4, first_gpu, blocks) as a, (
+                    Remote(Server, self.name, 4, second_gpu, blocks)) as b:
                 a.call("use", "kvcached", d.socket)
                 b.call("use", "kvcached", d.socket)
                 for r in range(-2, 3 * self.rounds):
@@ -228,30 +268,6 @@ class Bench:
                  "yes" if same else "NO"]]
 
 
-def run(bench, workload, tables):
-    name = workload
-    serving, flat, pairs = tables
-    if name in ("warm16", "warm32"):
-        serving += bench.rows(name, bench.warm, int(name[4:]))
-    elif name == "overflow":
-        serving += bench.rows(name, bench.warm, 16, tier=8 << 20)
-    elif name == "chat":
-        serving += bench.rows(
-            name, lambda names, seed: workloads.chat(
-                bench.n, bench.prefix, bench.output, names, seed, bench.said.trace), 16)
-    elif name == "cancel":
-        flat += bench.cancel()
-    elif name == "second":
-        pairs += bench.pair(0, 0, name)
-    elif name == "handoff":
-        pairs += bench.pair(0, 0, "handoff, one GPU")
-        try:
-            kit.need_gpus(2)
-            pairs += bench.pair(0, 1, "handoff, two GPUs", "--gpus", "all")
-        except Waived as why:
-            print(f"  handoff, two GPUs: {why}")
-
-
 def main():
     kit.need_gpus()
     parser = argparse.ArgumentParser()
@@ -262,7 +278,7 @@ def main():
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("names", nargs="*", default=["tiny"] if kit.REHEARSE else ["0.5B"])
     said = parser.parse_args()
-    begin, tables = time.monotonic(), ([], [], [])
+    begin = time.monotonic()
     for name in said.names:
         bench = Bench(name, said)
         for workload in said.workload:
@@ -271,24 +287,12 @@ def main():
                 continue
             at = time.monotonic()
             try:
-                run(bench, workload, tables)
+                for kind, rows in bench.run(workload):
+                    kit.table(*TABLES[kind], rows)
             except RuntimeError as why:
                 print(f"  {name}, {workload}: failed: {why}")
             print(f"  {name}, {workload}: {time.monotonic() - at:.0f} s", flush=True)
-    serving, flat, pairs = tables
-    for title, columns, rows in (
-        (f"{said.requests} requests, {said.rounds} rounds; {kit.machine()}",
-         ["model", "workload", "way", "TTFT p50 ms", "p95", "over own", "token/s", "over own",
-          "blocks: own", "GPU tier", "host tier", "GB loaded"], serving),
-        ("four streams cancelled, then the requests",
-         ["model", "workload", "whole", "saves given up", "descriptors, engine", "daemon",
-          "MiB, engine", "daemon"], flat),
-        ("a prompt that another process has computed, TTFT in ms",
-         ["model", "workload", "tokens", "computed", "own prefix cache", "loaded", "over own",
-          "blocks, GPU / host tier", "tokens equal"], pairs),
-    ):
-        if rows:
-            kit.table(title, columns, rows)
+    print(f"{said.requests} requests, {said.rounds} rounds; {kit.machine()}")
 
 
 if __name__ == "__main__":
