@@ -168,6 +168,8 @@ static void act_more(struct play *p)
         api_stop(p->rig.api);
     else if (which == 78)
         act_quota(p);
+    else if (which == 79)
+        play_job(p);
     else
         play_lend_actions[which % play_n_lend_actions](p);
 }

@@ -51,7 +51,7 @@ typedef void play_action(struct play *p);
 
 /* Requests: play_requests.c. */
 play_action play_hello, play_register, play_map, play_lookup, play_save, play_abort, play_load;
-play_action play_lease, play_drained, play_report, play_small, play_list;
+play_action play_lease, play_drained, play_report, play_small, play_list, play_job;
 /* Those of copies by the daemon, and saves and loads by slices, whoever copies: play_lend.c. */
 extern play_action *const play_lend_actions[];
 extern const uint32_t play_n_lend_actions;

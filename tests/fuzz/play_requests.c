@@ -213,6 +213,19 @@ void play_small(struct play *p)
     }
 }
 
+/* Of an operator, if the session is one. */
+void play_job(struct play *p)
+{
+    const uint32_t how = fuzz_u8(&p->in);
+    size_t len;
+
+    if (how & 128)
+        play_send(p, WIRE_DRAIN, codec_put_drain(how & 3, play_body, &len), &len);
+    else
+        play_send(p, WIRE_VERIFY, codec_put_verify(how & 3, how & 64 ? 1000 : 0, play_body, &len),
+                  &len);
+}
+
 void play_list(struct play *p)
 {
     static const char *const lists[] = {"clients", "blocks",     "layouts",

@@ -89,7 +89,7 @@ void rig_close(struct rig *rig)
     api_end_connections(rig->api);
     mover_stop(rig->mover);
     while (api_connections(rig->api) > 0 || api_pieces(rig->api) > 0 ||
-           mover_count(rig->mover) > 0 || copier_count(rig->copier) > 0)
+           mover_count(rig->mover) > 0 || copier_count(rig->copier) > 0 || api_verifies(rig->api))
         uv_run(&rig->loop, UV_RUN_ONCE);
     store_destroy(rig->store);
     api_destroy(rig->api);
@@ -125,6 +125,6 @@ void rig_turn(struct rig *rig, unsigned turns)
 
 void rig_settle(struct rig *rig)
 {
-    while (mover_count(rig->mover) > 0 || copier_count(rig->copier) > 0)
+    while (mover_count(rig->mover) > 0 || copier_count(rig->copier) > 0 || api_verifies(rig->api))
         uv_run(&rig->loop, UV_RUN_ONCE);
 }

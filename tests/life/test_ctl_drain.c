@@ -9,6 +9,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/ctl.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/engine.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/talk_worker.h"
 #include "tests/lib/wait.h"
@@ -158,6 +159,33 @@ START_TEST(an_interrupted_drain_says_what_is_left)
 }
 END_TEST
 
+/* As an engine has it: errors that it takes for misses, on a connection that stays. */
+START_TEST(an_engine_goes_on_without_and_then_with_it)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct engine e, other;
+    uint8_t states[8];
+    uint64_t save;
+
+    engine_open(&e, daemon_socket(d));
+    engine_put(&e, 0, 8);
+    ck_assert_uint_eq(engine_lookup(&e, 0, 8), 8);
+    ck_assert_int_eq(CTL_RUN("drain", "--no-wait", "--socket", daemon_socket(d)), 0);
+    engine_load(&e);
+    engine_release(&e);
+    ck_assert_int_eq(CTL_RUN("drain", "--socket", daemon_socket(d)), 0);
+    ck_assert_int_eq(engine_try_lookup(&e, 0, 8), KVC_E_STOPPING);
+    ck_assert_int_eq(engine_try_save(&e, 100, 8, states, &save), KVC_E_STOPPING);
+    ck_assert(!engine_try_open(&other, daemon_socket(d), 1000));
+    ck_assert_int_eq(kvc_ping(e.client), KVC_OK);
+    ck_assert_int_eq(CTL_RUN("drain", "--undo", "--socket", daemon_socket(d)), 0);
+    engine_verify(&e, 0, 8);
+    engine_put(&e, 100, 8);
+    engine_close(&e);
+    daemon_stop(d);
+}
+END_TEST
+
 START_TEST(drain_takes_no_nonsense)
 {
     struct daemon *d = daemon_start(NULL);
@@ -187,4 +215,4 @@ END_TEST
 
 CHECK_MAIN("ctl/drain", CHECK_LIFE_S, what_is_under_way_ends_and_nothing_begins,
            a_drain_that_takes_too_long_stays_in_force, an_interrupted_drain_says_what_is_left,
-           drain_takes_no_nonsense)
+           an_engine_goes_on_without_and_then_with_it, drain_takes_no_nonsense)
