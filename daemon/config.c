@@ -89,6 +89,8 @@ static const struct option options[] = {
      "what a daemon has said there lasts so long without it"},
     {"transfer", VALUE_CHOICE, START, FIELD(transfer), "auto", 0, UINT64_MAX, transfers, "MODE",
      "how blocks come from peers: auto, exact (slot to slot) or views (packed messages)"},
+    {"ucx", VALUE_TEXT, START, FIELD(ucx), "libucp.so.0", 0, 0, NULL, "FILE",
+     "the library that moves them, a name or a path; read when there are peers"},
     {"peer-time", VALUE_TIME, START, FIELD(peer_silence_ms), "3s", 100, HOUR, NULL, "TIME",
      "a peer that says nothing for this long is dead"},
     {"peer-bytes", VALUE_SIZE, START, FIELD(peer_bytes), "64M", 1u << 20, 1ull << 40, NULL, "SIZE",

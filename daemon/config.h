@@ -47,6 +47,7 @@ struct config {
     char peers[CONFIG_TEXT_MAX], peer_listen[CONFIG_TEXT_MAX], peer_secret_file[CONFIG_TEXT_MAX];
     char peer_tenant[CONFIG_TEXT_MAX];
     uint64_t transfer; /* enum peers_transfer */
+    char ucx[CONFIG_TEXT_MAX];
     char directory[CONFIG_TEXT_MAX];
     uint64_t directory_ms;
     uint64_t peer_silence_ms, peer_bytes, peers_bytes;

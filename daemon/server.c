@@ -297,6 +297,7 @@ static int open_peers(struct server *s, uint64_t boot_epoch)
         .directory = c->directory,
         .directory_ms = (uint32_t)c->directory_ms,
         .transfer = (enum peers_transfer)c->transfer,
+        .ucx = c->ucx,
         .silence_ms = (uint32_t)c->peer_silence_ms,
         .bytes_each = c->peer_bytes,
         .bytes_all = c->peers_bytes,

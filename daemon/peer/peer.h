@@ -40,6 +40,7 @@ struct peers_config {
     const char *directory; /* host:port of a Redis or Valkey */
     uint32_t directory_ms; /* what this node has said there lasts so long without it */
     enum peers_transfer transfer;
+    const char *ucx;                /* the library */
     uint32_t silence_ms;            /* a peer that says nothing for this long is dead */
     uint64_t bytes_each, bytes_all; /* in flight to this daemon */
 };

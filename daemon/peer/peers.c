@@ -323,7 +323,7 @@ void peers_tick_soon(struct peers *peers)
 static kvc_status open_transport(struct peers *peers, char *why, size_t size)
 {
     char text[UCX_WHY_MAX];
-    kvc_status status = ucx_open(text, &peers->ucx);
+    kvc_status status = ucx_open(peers->config.ucx, text, &peers->ucx);
 
     if (status != KVC_OK)
         return explain(why, size, status, "%s", text);

@@ -81,7 +81,7 @@ static kvc_status start(struct ucx *ucx, char why[UCX_WHY_MAX])
     return ucx_status(status);
 }
 
-kvc_status ucx_open(char why[UCX_WHY_MAX], struct ucx **ret)
+kvc_status ucx_open(const char *library, char why[UCX_WHY_MAX], struct ucx **ret)
 {
     struct ucx *ucx = mem_zalloc(sizeof(*ucx));
     kvc_status status = KVC_E_UNSUPPORTED;
@@ -92,9 +92,9 @@ kvc_status ucx_open(char why[UCX_WHY_MAX], struct ucx **ret)
     }
     set_environment();
     if (!fault_fires("ucx.load"))
-        ucx->library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
+        ucx->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (ucx->library == NULL) {
-        snprintf(why, UCX_WHY_MAX, "there is no libucp.so.0 (Debian: libucx0)");
+        snprintf(why, UCX_WHY_MAX, "there is no %.100s (ucx; Debian: libucx0)", library);
         goto free_ucx;
     }
     if (!find_all(ucx, why))

@@ -28,7 +28,7 @@ struct ucx_endpoint;
 struct ucx_rkey;
 
 /* KVC_E_UNSUPPORTED, with a sentence: built without it, it is not there, or it is too old. */
-kvc_status ucx_open(char why[UCX_WHY_MAX], struct ucx **ucx);
+kvc_status ucx_open(const char *library, char why[UCX_WHY_MAX], struct ucx **ucx);
 /* After its workers and memories. NULL is fine. */
 void ucx_close(struct ucx *ucx);
 const char *ucx_version(const struct ucx *ucx);

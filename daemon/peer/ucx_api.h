@@ -38,8 +38,8 @@ struct ucx_worker {
     uv_idle_t idle; /* runs while UCX may not sleep */
     uv_poll_t poll;
     uint32_t handles;
-    uint32_t in_flight;   /* operations that have not completed */
-    uint64_t progress_ns; /* when some was made last */
+    uint32_t in_flight;    /* operations that have not completed */
+    uint64_t progress_ns;  /* when some was made last */
     struct list completed; /* operations whose done is due */
     struct list failed;    /* endpoints whose failure is to be told */
     struct list closing;   /* endpoints */

@@ -240,6 +240,8 @@ START_TEST(settings_that_are_wrong)
         {{"--peers", "127.0.0.1:9", "--peer-secret-file", "/nonexistent", NULL}, "/nonexistent: "},
         {{"--peers", "127.0.0.1:9", "--peer-tenant", "uid:x", NULL}, "peer-tenant: "},
         {{"--peers", "127.0.0.1:9", "--directory", "127.0.0.1:9", NULL}, "needs peer-listen"},
+        {{"--peers", "127.0.0.1:9", "--ucx", "/nonexistent.so", NULL},
+         "there is no /nonexistent.so"},
     };
     static char output[8192];
 
@@ -332,7 +334,7 @@ static void rogue_open(struct rogue *r)
 
     memset(r, 0, sizeof(*r));
     ck_assert_int_eq(uv_loop_init(&r->loop), 0);
-    ck_assert_msg(ucx_open(why, &r->ucx) == KVC_OK, "%s", why);
+    ck_assert_msg(ucx_open("libucp.so.0", why, &r->ucx) == KVC_OK, "%s", why);
     ck_assert_int_eq(ucx_worker_open(r->ucx, &r->loop, NULL, NULL, &r->worker), KVC_OK);
     r->config = (struct link_config){&r->loop, 5, &r->none, MS, &events};
     uv_ip4_addr("127.0.0.1", p.ports[0], &address);
