@@ -91,8 +91,14 @@ class SlidingWindowSpec(FullAttentionSpec):
     sliding_window: int = 2 * TOKENS + 1
 
 
+@dataclasses.dataclass
 class MambaSpec(FullAttentionSpec):
-    pass
+    """A state at the end of each block ("all"), or where a step ended ("align")."""
+
+    page_size_bytes: int = 3 * ROW
+    shapes: tuple = ((ROW,), (2, ROW))
+    mamba_cache_mode: str = "none"
+    num_speculative_blocks: int = 0
 
 
 def config(extra, ranks=1, kv_heads=None, drafter=False, **transfer):
@@ -228,7 +234,9 @@ class Engine:
             group = space(rank_in_group=rank)
             sys.modules["vllm.distributed.parallel_state"].get_tp_group = lambda g=group: g
             tensors = {
-                name: Tensor((blocks * pieces, TOKENS // pieces, ROW))
+                name: [Tensor((blocks, *shape)) for shape in g.kv_cache_spec.shapes]
+                if isinstance(g.kv_cache_spec, MambaSpec)
+                else Tensor((blocks * pieces, TOKENS // pieces, ROW))
                 for g in self.cache.kv_cache_groups for name in g.layer_names
             }
             worker = KvcacheConnector(self.config, KVConnectorRole.WORKER, self.cache)
@@ -265,6 +273,9 @@ class Engine:
         for rank, tensors in enumerate(self.tensors):
             for g, layer, name in self._layers():
                 spec = self.specs[g]
+                if isinstance(spec, MambaSpec):
+                    self._check_state(request, end, tensors[name], g, layer, rank)
+                    continue
                 first = 0
                 if isinstance(spec, SlidingWindowSpec):
                     first = max(0, end - spec.sliding_window + 1)
@@ -274,10 +285,39 @@ class Engine:
                     if have != self.row(request, p, layer + 10 * g, self._rank(rank)):
                         raise Wrong(f"{request.request_id} position {p} rank {rank} {name}")
 
+    # States: of the tokens up to a place, in the block of the last of them.
+
+    def _state(self, request, place, tensors, g, layer, rank):
+        """Where a state is, and what it must be."""
+        block = self.tables[request.request_id][g][(place - 1) // TOKENS]
+        prefix = repr((request.all_token_ids[:place], request.adapter, layer + 10 * g, rank))
+        content = hashlib.shake_128(prefix.encode()).digest(3 * ROW)
+        return [(tensors[0], block * ROW, content[:ROW]),
+                (tensors[1], 2 * block * ROW, content[ROW:])]
+
+    def _check_state(self, request, place, tensors, g, layer, rank):
+        for tensor, at, content in self._state(request, place, tensors, g, layer, rank) if place else ():
+            if bytes(tensor.memory[at : at + len(content)]) != content:
+                raise Wrong(f"{request.request_id}: the state of {place} tokens")
+
+    def _write_states(self, request, first, end, tensors, g, layer, rank):
+        places = {end}
+        if self.specs[g].mamba_cache_mode == "all":
+            places.update(range(first // TOKENS * TOKENS + TOKENS, end, TOKENS))
+        for place in places if end > first else ():
+            for tensor, at, content in self._state(request, place, tensors, g, layer, rank):
+                tensor.memory[at : at + len(content)] = content
+
     def forward(self, request, first, end):
+        for rank, tensors in enumerate(self.tensors):
+            for g, layer, name in self._layers():
+                if isinstance(self.specs[g], MambaSpec):
+                    self._write_states(request, first, end, tensors[name], g, layer, rank)
         for p in range(first, end):
             for rank, tensors in enumerate(self.tensors):
                 for g, layer, name in self._layers():
+                    if isinstance(self.specs[g], MambaSpec):
+                        continue
                     block = self.tables[request.request_id][g][p // TOKENS]
                     content = self.row(request, p, layer + 10 * g, self._rank(rank))
                     tensors[name].set_row(block, p % TOKENS, content)

@@ -6,8 +6,9 @@
 
 connector.py is what vLLM calls, and the only file that imports it. scheduler.py decides what is
 looked up, loaded and saved; worker.py does it; link.py is the daemon that comes and goes;
-messages.py is what travels between the two; layout.py reads vLLM's configuration; chain.py hashes
-where vLLM's own hashes are of no use to other engines.
+messages.py is what travels between the two; requests.py names a request's blocks, chain.py where
+vLLM's own hashes are of no use to other engines; layout.py reads vLLM's configuration; breakeven.py
+knows which prefixes are worth loading.
 """
 
 from typing import Any

@@ -30,6 +30,9 @@ from .worker import WorkerSide
 log = logging.getLogger("kvcache_client.vllm")
 
 
+NOW = "_now_"
+
+
 class KvcacheMetadata(KVConnectorMetadata):
     """The orders of one step."""
 
@@ -57,14 +60,14 @@ class KvcacheWorkerMetadata(KVConnectorWorkerMetadata):
 
 
 class KvcacheStats(KVConnectorStats):
-    """Counters, of all workers together."""
+    """Counters, of all workers together, and figures of now (NOW in their names)."""
 
     def reset(self) -> None:
         self.data = {}
 
     def aggregate(self, other: KVConnectorStats) -> "KvcacheStats":
         for name, n in other.data.items():
-            self.data[name] = self.data.get(name, 0) + n
+            self.data[name] = n if NOW in name else self.data.get(name, 0) + n
         return self
 
     def reduce(self) -> Dict[str, Any]:
@@ -196,7 +199,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None:
             return None
         info = self._worker.info()
-        return KvcacheHandshake(RankInfo(info.parts, info.host, self._why))
+        return KvcacheHandshake(RankInfo(info.parts, info.host, self._why, info.cost))
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
@@ -243,7 +246,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_worker_meta(self) -> Optional[KvcacheWorkerMetadata]:
         report = self._worker.report() if self._worker is not None else StepReport()
-        return KvcacheWorkerMetadata(report) if report.adopted else None
+        return KvcacheWorkerMetadata(report) if report else None
 
     # The scheduler.
 
@@ -305,11 +308,17 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         prefix = "scheduler" if self._scheduler is not None else "worker"
         return {f"{prefix}_{k}": n for k, n in side.counts.items()} if side else {}
 
+    def _figures(self) -> Dict[str, int]:
+        side = self._scheduler
+        return {f"scheduler{NOW}{k}": n for k, n in side.break_even.figures().items()} if side else {}
+
     def get_kv_connector_stats(self) -> Optional[KvcacheStats]:
         """What was counted since the last call."""
         counts = self._counts()
         new = {k: n - self._said.get(k, 0) for k, n in counts.items() if n != self._said.get(k, 0)}
-        self._said = counts
+        figures = self._figures()
+        new.update((k, n) for k, n in figures.items() if n != self._said.get(k, 0))
+        self._said = {**counts, **figures}
         return KvcacheStats(data=new) if new else None
 
     @classmethod
@@ -324,7 +333,8 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             return
         counts = self._counts()
         if counts != self._logged:
-            log.info("kvcached: %s", " ".join(f"{k}={n}" for k, n in counts.items() if n))
+            said = {**counts, **self._figures()}
+            log.info("kvcached: %s", " ".join(f"{k}={n}" for k, n in said.items() if n))
         self._logged, self._logged_at = counts, now
 
     def take_events(self) -> Iterable[Any]:

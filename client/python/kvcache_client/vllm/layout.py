@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -48,6 +49,13 @@ def rule_of(spec: Any) -> Tuple[Rule, int]:
         raise LayoutError(f"{name}: compressed tokens are not known")
     if getattr(getattr(spec, "kv_quant_mode", None), "is_per_token_head", False):
         raise LayoutError(f"{name}: scales that lie outside of the blocks are not known")
+    if "MambaSpec" in kinds:
+        if getattr(spec, "mamba_cache_mode", "none") not in ("all", "align"):
+            raise LayoutError(f"{name}: the engine keeps no states at the ends of blocks; "
+                              "see --mamba-cache-mode")
+        if getattr(spec, "num_speculative_blocks", 0):
+            raise LayoutError(f"{name}: states beside speculative decoding are not known")
+        return Rule.STATE, 0
     if "SlidingWindowSpec" in kinds:
         return Rule.WINDOW, int(spec.sliding_window)
     if name in ("FullAttentionSpec", "MLAAttentionSpec"):
@@ -81,6 +89,8 @@ def _cut(tensor: Any, axis: int, blocks: int) -> List[Slice]:
 
 def layer_slices(name: str, tensor: Any, blocks: int, spec: Any) -> List[Slice]:
     """The slices of one layer, which must make a whole page of its specification."""
+    if "MambaSpec" in _kinds(spec):
+        return state_slices(name, tensor, blocks, spec)
     if not hasattr(tensor, "data_ptr"):
         raise LayoutError(f"layer {name}: not one tensor")
     slices = _cut(tensor, block_axis(tensor.shape, blocks), blocks)
@@ -89,6 +99,20 @@ def layer_slices(name: str, tensor: Any, blocks: int, spec: Any) -> List[Slice]:
         page = int(spec.real_page_size_bytes)
     if found != page:
         raise LayoutError(f"layer {name}: {found} bytes a block, its page has {page}")
+    return slices
+
+
+def state_slices(name: str, tensors: Any, blocks: int, spec: Any) -> List[Slice]:
+    """The slices of a layer's states, one tensor each, in pages that may be longer."""
+    states = [tensors] if hasattr(tensors, "data_ptr") else list(tensors)
+    if any(int(t.shape[0]) != blocks for t in states):
+        raise LayoutError(f"layer {name}: its states do not count {blocks} blocks")
+    slices = [piece for t in states for piece in tensor_slices(t, 0)]
+    wanted = int(spec.page_size_bytes)
+    if getattr(spec, "page_size_padded", None) is not None:
+        wanted = sum(t.element_size() * math.prod(shape) for t, shape in zip(states, spec.shapes))
+    if sum(s.bytes for s in slices) != wanted or len(states) != len(spec.shapes):
+        raise LayoutError(f"layer {name}: its states are not {list(spec.shapes)}")
     return slices
 
 
@@ -192,10 +216,11 @@ def groups_of(
             slices = cross_layer_slices(cross_layer, cache.num_blocks)
         else:
             slices, ranges = _group_slices(layers, tensors, cache.num_blocks)
+        modes = {getattr(spec, "mamba_cache_mode", "") for spec in layers.values()}
         info = PartInfo(
             namespace(config, model, hashes, layers, rank).digest(),
             tuple((s.bytes, s.dtype) for s in slices), tokens, int(rule), window, model[-63:],
-            family,
+            family, "align" in modes,
         )
         groups.append(Group(info, tuple(slices), int(cache.num_blocks), tuple(ranges)))
     return groups
@@ -212,10 +237,13 @@ def _group_slices(
     for name, spec in layers.items():
         if name not in tensors:
             raise LayoutError(f"layer {name}: no tensor")
-        if not hasattr(tensors[name], "data_ptr"):
+        first = tensors[name]
+        if isinstance(first, (list, tuple)) and first:
+            first = first[0]
+        if not hasattr(first, "data_ptr"):
             raise LayoutError(f"layer {name}: not one tensor")
-        if tensors[name].data_ptr() not in seen:
-            seen.add(tensors[name].data_ptr())
+        if first.data_ptr() not in seen:
+            seen.add(first.data_ptr())
             own = layer_slices(name, tensors[name], blocks, spec)
             ranges.append((name, len(slices), len(own)))
             slices += own

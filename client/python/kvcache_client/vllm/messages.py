@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional, Tuple
 
+from .breakeven import LoadCost
+
 #: Block ids of one group; None: the group has no such block (vLLM's null block).
 Ids = List[Optional[int]]
 
@@ -20,6 +22,7 @@ class PartInfo:
     window: int
     name: str
     family: bytes
+    at_ends: bool = False  #: states are there only where a step ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,7 @@ class RankInfo:
     parts: Tuple[PartInfo, ...]
     host: str
     why: str = ""
+    cost: LoadCost = LoadCost()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,15 +61,22 @@ class StepOrders:
     loads: List[LoadOrder] = dataclasses.field(default_factory=list)
     saves: List[SaveOrder] = dataclasses.field(default_factory=list)
     fresh: List[int] = dataclasses.field(default_factory=list)  #: blocks given out in this step
+    tokens: int = 0  #: that its forward pass computes
 
 
 @dataclasses.dataclass
 class StepReport:
-    """adopted: of each request, how many ranks have a lease of their own (or need none)."""
+    """adopted: of each request, how many ranks have a lease of their own (or need none). passes:
+    tokens and seconds of forward passes."""
 
     adopted: Dict[str, int] = dataclasses.field(default_factory=dict)
+    passes: List[Tuple[int, float]] = dataclasses.field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.adopted or self.passes)
 
     def add(self, other: "StepReport") -> "StepReport":
+        self.passes += other.passes
         for request, n in other.adopted.items():
             self.adopted[request] = self.adopted.get(request, 0) + n
         return self

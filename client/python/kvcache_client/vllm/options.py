@@ -16,7 +16,7 @@ class Options:
     save_ms: int = 0  #: bound on the daemon's answer to a save [the library's, 2 ms]
     lease_ms: int = 30000  #: how long a prefix is kept for a request that was told of it
     retry_s: float = 5.0  #: between attempts to reach a daemon that is away
-    min_tokens: int = 0  #: a shorter gain is computed instead of loaded
+    min_tokens: Optional[int] = None  #: a shorter gain is computed, not loaded [what was measured]
     save: bool = True  #: false: only load
     save_decoded: bool = True  #: also blocks with generated tokens (multi-turn)
     verify: bool = True  #: compare checksums of what is loaded

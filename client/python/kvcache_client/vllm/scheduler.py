@@ -10,53 +10,25 @@ or by an own chain where those mean nothing to other engines.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from .. import library
 from ..client import Client, Role
 from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
 from ..leases import Lease
 from ..memory import Slice
 from ..names import KEY_BYTES
 from ..parts import Part, Rule
-from . import chain
+from .breakeven import BreakEven
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
+from .requests import ExtraKeys, Names, State, no_extra_keys
 
 log = logging.getLogger("kvcache_client.vllm")
 
 NULL_BLOCK = 0  # vLLM's id of "no block"
-
-#: (request, first token, end, where in the multimodal inputs) -> (extra keys, where next)
-ExtraKeys = Callable[[Any, int, int, int], Tuple[Any, int]]
-
-
-@dataclasses.dataclass
-class _Request:
-    request: Any
-    name: int  # of its lease
-    keys: bytearray = dataclasses.field(default_factory=bytearray)
-    parent: bytes = chain.ROOT  # of the next block's hash, in an own chain
-    inputs: int = 0  # multimodal inputs passed
-    blocks: List[List[int]] = dataclasses.field(default_factory=list)  # of each group
-    saved: int = 0  # blocks that were ordered to be saved
-    computed: int = 0  # tokens, at the last lookup
-    lease: Optional[Lease] = None
-    fetch: int = 0  # what other daemons are asked for
-    asked: bool = False
-
-
-def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:
-    """For requests of bare tokens: the adapter and the salt."""
-    adapter = getattr(getattr(request, "lora_request", None), "lora_name", None)
-    salt = getattr(request, "cache_salt", None) if first == 0 else None
-    if getattr(request, "mm_features", None):
-        raise TypeError("multimodal inputs")
-    return (None if adapter is None and salt is None else (adapter, salt)), inputs
 
 
 class SchedulerSide:
@@ -75,18 +47,19 @@ class SchedulerSide:
         connect: Optional[Callable[[], Client]] = None,
     ) -> None:
         self.options, self.block_tokens = options, block_tokens
-        self.own_hashes, self.extra_keys = own_hashes, extra_keys
+        self._blocks = Names(block_tokens, own_hashes, extra_keys)
         self.looks_ahead = looks_ahead
         self.counts: Dict[str, int] = dict.fromkeys(
             ("lookups", "hit_requests", "hit_tokens", "late_lookups", "failed_lookups", "declined",
              "asked_peers", "peer_blocks", "ordered_loads", "ordered_saves", "failed_blocks",
              "daemon_losses"), 0
         )
+        self.break_even = BreakEven(options.min_tokens)
         self._infos: Tuple[PartInfo, ...] = ()  # of the first rank, by group
         self._all: List[PartInfo] = []
         self._parts: List[Part] = []
         self._ranks = 0
-        self._requests: Dict[str, _Request] = {}
+        self._requests: Dict[str, State] = {}
         self._names = itertools.count(1)
         self._orders = StepOrders()
         self._handed: Dict[str, Tuple[Lease, int]] = {}  # to so many ranks that have it now
@@ -106,6 +79,7 @@ class SchedulerSide:
             log.error("kvcached: not used: %s", why)
             return False
         known = [r for r in ranks if r is not None]
+        self.break_even.ranks([r.cost for r in known])
         self._infos, self._ranks = known[0].parts, len(known)
         # Identical shards are one part.
         self._all = list(dict.fromkeys(p for r in known for p in r.parts))
@@ -145,36 +119,13 @@ class SchedulerSide:
             and not getattr(request, "resumable", False)
         )
 
-    def _state(self, request: Any) -> _Request:
+    def _state(self, request: Any) -> State:
         state = self._requests.get(request.request_id)
         if state is None:
-            state = _Request(request, next(self._names))
+            state = State(request, next(self._names))
             self._requests[request.request_id] = state
         state.request = request
         return state
-
-    def _known(self, state: _Request, n: int) -> int:
-        """Names as many of the first n blocks as can be; how many have a name."""
-        have = len(state.keys) // KEY_BYTES
-        if have < n:
-            for block_hash in self._hashes(state, have, n):
-                state.keys += library.fold_key(bytes(block_hash))
-        return min(n, len(state.keys) // KEY_BYTES)
-
-    def _hashes(self, state: _Request, first: int, n: int) -> Iterable[bytes]:
-        if not self.own_hashes:
-            return list(state.request.block_hashes[first:n])
-        found = []
-        tokens, size = state.request.all_token_ids, self.block_tokens
-        for i in range(first, min(n, len(tokens) // size)):
-            at, end = i * size, (i + 1) * size
-            try:
-                extra, state.inputs = self.extra_keys(state.request, at, end, state.inputs)
-                state.parent = chain.link(state.parent, tokens[at:end], extra)
-            except TypeError:
-                break  # nothing from here on can be named
-            found.append(state.parent)
-        return found
 
     # Looking up.
 
@@ -186,7 +137,7 @@ class SchedulerSide:
             return 0, False
         state = self._state(request)
         state.computed = computed
-        n = self._known(state, (request.num_tokens - 1) // self.block_tokens)
+        n = self._blocks.known(state, (request.num_tokens - 1) // self.block_tokens)
         if computed % self.block_tokens or n * self.block_tokens <= computed:
             self._drop(state)
             return 0, False
@@ -196,15 +147,24 @@ class SchedulerSide:
         if lease is not None and lease.fetch and self._ask_peers(state, lease, computed):
             return None, False
         gain = 0 if lease is None else lease.blocks * self.block_tokens - computed
-        if lease is None or gain <= 0 or gain < self.options.min_tokens:
+        if lease is None or not self._pays(lease, gain):
             self.counts["declined"] += gain > 0
             state.lease = lease
             self._drop(state)
             return 0, False
         state.lease = lease
-        return gain, lease.gpu < lease.blocks
+        return gain, self._beside(lease)
 
-    def _look_up(self, state: _Request, n: int) -> Optional[Lease]:
+    def _pays(self, lease: Lease, gain: int) -> bool:
+        host = min(gain, (lease.blocks - lease.gpu) * self.block_tokens)
+        return self.break_even.pays(gain - host, host)
+
+    def _beside(self, lease: Lease) -> bool:
+        """Whether it is loaded beside the steps. Engines that have states only where a step ended
+        copy them before a connector is called."""
+        return lease.gpu < lease.blocks or any(i.at_ends for i in self._infos)
+
+    def _look_up(self, state: State, n: int) -> Optional[Lease]:
         client = self._link.get()
         if client is None:
             return None
@@ -236,18 +196,18 @@ class SchedulerSide:
             return None
         return lease
 
-    def _ask_peers(self, state: _Request, lease: Lease, computed: int) -> bool:
+    def _ask_peers(self, state: State, lease: Lease, computed: int) -> bool:
         """Whether the request waits for what they have. What is here stays leased meanwhile."""
         gain = (lease.blocks + lease.remote) * self.block_tokens - computed
         state.fetch = lease.fetch
-        if state.asked or gain <= 0 or gain < self.options.min_tokens:
+        if state.asked or not self.break_even.pays(gain, 0):
             self._decline(state)
             return False
         state.asked, state.lease = True, lease
         self.counts["asked_peers"] += 1
         return True
 
-    def _under_way(self, state: _Request) -> bool:
+    def _under_way(self, state: State) -> bool:
         client = self._link.get()
         try:
             if client is not None:
@@ -259,7 +219,7 @@ class SchedulerSide:
         state.fetch = 0
         return False
 
-    def _decline(self, state: _Request) -> None:
+    def _decline(self, state: State) -> None:
         client, fetch, state.fetch = self._link.get(), state.fetch, 0
         if client is None or not fetch:
             return
@@ -278,7 +238,7 @@ class SchedulerSide:
             self.counts["daemon_losses"] += 1
             self._link.lost(error)
 
-    def _drop(self, state: _Request) -> None:
+    def _drop(self, state: State) -> None:
         lease, state.lease = state.lease, None
         self._release(lease)
         self._decline(state)
@@ -310,10 +270,11 @@ class SchedulerSide:
             LoadOrder(
                 request.request_id, lease.token, first, count,
                 tuple(
-                    self._ids(g, state.blocks[g], first, first + count, first + count)
+                    self._ids(
+                        g, state.blocks[g], first, first + count, first + count, loading=True)
                     for g in range(len(self._infos))
                 ),
-                lease.gpu < lease.blocks,
+                self._beside(lease),
             )
         )
         self._handed[request.request_id] = (lease, self._ranks)
@@ -322,14 +283,18 @@ class SchedulerSide:
         self.counts["hit_tokens"] += external
 
     def _ids(
-        self, group: int, blocks: Sequence[int], first: int, end: int, at: int
+        self, group: int, blocks: Sequence[int], first: int, end: int, at: int,
+        *, loading: bool = False, whole: bool = True
     ) -> List[Optional[int]]:
         """Blocks first .. end - 1 of a group, when the request is at block `at`: those that have
-        slid out of its window have no content."""
+        slid out of its window have no content. Of states the last one is loaded; some engines have
+        them only where a step ended, if that was with a whole block."""
         info = self._infos[group]
         low = 0
         if info.rule == Rule.WINDOW:
             low = at - -(-(info.window - 1) // info.block_tokens)
+        elif info.rule == Rule.STATE and (loading or info.at_ends):
+            low = end - 1 if loading or whole else end
         return [
             blocks[i] if i < len(blocks) and i >= low and blocks[i] != NULL_BLOCK else None
             for i in range(first, end)
@@ -340,6 +305,7 @@ class SchedulerSide:
     def build(self, output: Any) -> StepOrders:
         """build_connector_meta: the orders of this step."""
         orders, self._orders = self._orders, StepOrders()
+        orders.tokens = sum(output.num_scheduled_tokens.values())
         before: Dict[str, int] = {}
         for new in output.scheduled_new_reqs:
             before[new.req_id] = new.num_computed_tokens
@@ -377,15 +343,15 @@ class SchedulerSide:
             end = min(end, state.request.num_prompt_tokens)
         end = min(end, state.request.num_tokens)
         n = min(end // self.block_tokens, max(len(ids) for ids in state.blocks))
-        n = self._known(state, n)
+        n = self._blocks.known(state, n)
         if n <= state.saved:
             return
-        at = before // self.block_tokens
+        at, whole = before // self.block_tokens, before + scheduled == n * self.block_tokens
         orders.saves.append(
             SaveOrder(
                 name, bytes(state.keys[state.saved * KEY_BYTES : n * KEY_BYTES]),
                 tuple(
-                    self._ids(g, state.blocks[g], state.saved, n, at)
+                    self._ids(g, state.blocks[g], state.saved, n, at, whole=whole)
                     for g in range(len(self._infos))
                 ),
             )
@@ -402,6 +368,8 @@ class SchedulerSide:
             for state in self._requests.values():
                 hit = [i for ids in state.blocks for i, b in enumerate(ids) if b in bad]
                 state.saved = min([state.saved, *hit])
+        if report:
+            self.break_even.computed(report.passes)
         for request, n in (report.adopted if report else {}).items():
             if request in self._handed:
                 lease, left = self._handed.pop(request)

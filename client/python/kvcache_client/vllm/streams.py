@@ -2,7 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+import time
+from typing import Any, List, Optional, Tuple
+
+PROBE_BYTES = 16 << 20
+PROBES = 5
+
+
+class Timer:
+    """Time between two calls."""
+
+    def begin(self) -> None:
+        self._at = time.perf_counter()
+
+    def end(self) -> None:
+        self._took = time.perf_counter() - self._at
+
+    def seconds(self) -> Optional[float]:
+        """None: what was enqueued between the two is not over yet."""
+        return self._took
+
+
+class TorchTimer(Timer):
+    """Time on a stream between two places."""
+
+    def __init__(self, cuda: Any, stream: Any) -> None:
+        self._stream = stream
+        self._events = [cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def begin(self) -> None:
+        self._events[0].record(self._stream)
+
+    def end(self) -> None:
+        self._events[1].record(self._stream)
+
+    def seconds(self) -> Optional[float]:
+        if not self._events[1].query():
+            return None
+        return float(self._events[0].elapsed_time(self._events[1])) / 1000
 
 
 class NoStreams:
@@ -25,6 +62,20 @@ class NoStreams:
 
     def compute_after(self, mark: Any) -> None:
         """What compute is given from now on runs behind the mark."""
+
+    def timer(self) -> Timer:
+        """Of what compute is given between its begin() and end()."""
+        return Timer()
+
+    def copy_seconds(self) -> Tuple[float, float]:
+        """Of a byte: from memory like the GPU tier's, and like the host tier's."""
+        source, target = bytearray(PROBE_BYTES // 4), bytearray(PROBE_BYTES // 4)
+        took = []
+        for _ in range(PROBES):
+            at = time.perf_counter()
+            target[:] = source
+            took.append(time.perf_counter() - at)
+        return (min(took) / len(source),) * 2
 
 
 class TorchStreams(NoStreams):
@@ -55,6 +106,31 @@ class TorchStreams(NoStreams):
 
     def compute_after(self, mark: Any) -> None:
         self.compute().wait_event(mark)
+
+    def timer(self) -> Timer:
+        return TorchTimer(self._cuda, self.compute())
+
+    def copy_seconds(self) -> Tuple[float, float]:
+        import torch
+
+        try:
+            target = torch.empty(PROBE_BYTES, dtype=torch.uint8, device=self._device)
+            near = torch.zeros_like(target)
+            far = torch.zeros(PROBE_BYTES, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError:
+            return 0.0, 0.0  # no memory to spare
+        found = []
+        for source in (near, far):
+            took = []
+            for _ in range(PROBES):
+                timer = self.timer()
+                timer.begin()
+                target.copy_(source, non_blocking=True)
+                timer.end()
+                self._cuda.synchronize(self._device)
+                took.append(timer.seconds() or 0.0)
+            found.append(min(took) / PROBE_BYTES)
+        return found[0], found[1]
 
 
 class Reading:

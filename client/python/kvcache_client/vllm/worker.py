@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..client import Client, Role
@@ -23,14 +24,17 @@ from ..names import KEY_BYTES
 from ..parts import Part, Rule
 from ..saves import KeyState, Save, SaveEntry
 from ..structs import KEYS_MAX
+from .breakeven import STEP_TOKENS, LoadCost
 from .layers import ENTRIES_MAX, Layer, LayerLoads, LayerSaves, saved
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
-from .streams import NoStreams, Reading
+from .streams import NoStreams, Reading, Timer
 
 log = logging.getLogger("kvcache_client.vllm")
 
+PINGS = 9
+TIMED = 64  # forward passes that are timed one after the other, then one in so many
 JUDGE_MS = 30000  # copies that a forward pass was put behind; they are over long before
 
 
@@ -78,6 +82,9 @@ class WorkerSide:
         self._done: Set[str] = set()
         self._invalid: Set[int] = set()
         self._report = StepReport()
+        self._cost = LoadCost()
+        self._timing: Optional[Tuple[int, Timer]] = None  # a forward pass; its tokens
+        self._timed, self._running = 0, False
         # Steps whose saves are dropped: they may have been scheduled on blocks that did not arrive.
         self._run_ahead, self._distrust = run_ahead, 0
         self._leases: List[Lease] = []
@@ -90,7 +97,7 @@ class WorkerSide:
             self._link.open()
 
     def info(self) -> RankInfo:
-        return RankInfo(tuple(g.info for g in self.groups), self.host)
+        return RankInfo(tuple(g.info for g in self.groups), self.host, cost=self._cost)
 
     def _connect(self) -> Client:
         return Client(
@@ -101,6 +108,8 @@ class WorkerSide:
 
     def _register(self, client: Client) -> None:
         self._host_only = client.statistics()["tiers.gpu.bytes"] == 0
+        if not self._cost.fixed:
+            self._cost = self._measure(client)
         if self._parts:
             return
         self._parts = [
@@ -111,6 +120,19 @@ class WorkerSide:
             )
             for g in self.groups
         ]
+
+    def _measure(self, client: Client) -> LoadCost:
+        """What loads cost: copies of this device, and the answers of the daemon to a lookup, an
+        adoption and a load."""
+        took = []
+        for _ in range(PINGS):
+            at = time.perf_counter()
+            client.ping()
+            took.append(time.perf_counter() - at)
+        full = [g for g in self.groups if g.info.rule == Rule.FULL] or self.groups
+        a_token = sum(sum(s.bytes for s in g.slices) / g.info.block_tokens for g in full)
+        near, far = self._streams.copy_seconds()
+        return LoadCost(3 * sorted(took)[PINGS // 2], near * a_token, far * a_token)
 
     def close(self) -> None:
         self._link.close()
@@ -131,6 +153,7 @@ class WorkerSide:
             (self._beside if order.asynchronous else self._now).append(loading)
         if sliced:
             self._start_sliced(sliced)
+        self._time_begins(orders.tokens)
         client = self._link.get() if self._by_layer else None
         if client is not None and orders.saves and not self._host_only:
             self._layer_saves.begin(
@@ -237,8 +260,19 @@ class WorkerSide:
 
     # Saves.
 
+    def _time_begins(self, tokens: int) -> None:
+        if tokens >= STEP_TOKENS and self._timing is None:
+            self._timed += 1
+            if self._timed <= TIMED or self._timed % TIMED == 0:
+                self._timing = tokens, self._streams.timer()
+                self._timing[1].begin()
+                self._running = True
+
     def finish(self, orders: StepOrders) -> None:
         """Behind the forward pass."""
+        if self._timing is not None and self._running:
+            self._running = False
+            self._timing[1].end()
         self._layer_loads.end()
         for loading in self._now:
             if not self._judge(loading, JUDGE_MS):
@@ -330,6 +364,11 @@ class WorkerSide:
         """Requests whose loads beside the steps are over, and blocks that did not arrive. Once a
         step."""
         self._distrust = max(0, self._distrust - 1)
+        if self._timing is not None and not self._running:
+            took = self._timing[1].seconds()
+            if took is not None:
+                self._report.passes.append((self._timing[0], took))
+                self._timing = None
         for loading in list(self._beside):
             if self._judge(loading, 0):
                 self._beside.remove(loading)

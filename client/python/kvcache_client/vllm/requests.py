@@ -1,0 +1,72 @@
+"""What the scheduler's side knows of a request: the names of its blocks, and what was done about
+them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Iterable, List, Optional, Tuple
+
+from .. import library
+from ..leases import Lease
+from ..names import KEY_BYTES
+from . import chain
+
+#: (request, first token, end, where in the multimodal inputs) -> (extra keys, where next)
+ExtraKeys = Callable[[Any, int, int, int], Tuple[Any, int]]
+
+
+@dataclasses.dataclass
+class State:
+    """A request until it ends."""
+
+    request: Any
+    name: int  # of its lease
+    keys: bytearray = dataclasses.field(default_factory=bytearray)
+    parent: bytes = chain.ROOT  # of the next block's hash, in an own chain
+    inputs: int = 0  # multimodal inputs passed
+    blocks: List[List[int]] = dataclasses.field(default_factory=list)  # of each group
+    saved: int = 0  # blocks that were ordered to be saved
+    computed: int = 0  # tokens, at the last lookup
+    lease: Optional[Lease] = None
+    fetch: int = 0  # what other daemons are asked for
+    asked: bool = False
+
+
+def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:
+    """For requests of bare tokens: the adapter and the salt."""
+    adapter = getattr(getattr(request, "lora_request", None), "lora_name", None)
+    salt = getattr(request, "cache_salt", None) if first == 0 else None
+    if getattr(request, "mm_features", None):
+        raise TypeError("multimodal inputs")
+    return (None if adapter is None and salt is None else (adapter, salt)), inputs
+
+
+class Names:
+    """own_hashes: request.block_hashes are of no use; extra_keys: what belongs into an own chain."""
+
+    def __init__(self, block_tokens: int, own_hashes: bool, extra_keys: ExtraKeys) -> None:
+        self.block_tokens = block_tokens
+        self.own_hashes, self.extra_keys = own_hashes, extra_keys
+
+    def known(self, state: State, n: int) -> int:
+        """Names as many of the first n blocks as can be; how many have a name."""
+        have = len(state.keys) // KEY_BYTES
+        if have < n:
+            for block_hash in self._hashes(state, have, n):
+                state.keys += library.fold_key(bytes(block_hash))
+        return min(n, len(state.keys) // KEY_BYTES)
+
+    def _hashes(self, state: State, first: int, n: int) -> Iterable[bytes]:
+        if not self.own_hashes:
+            return list(state.request.block_hashes[first:n])
+        found = []
+        tokens, size = state.request.all_token_ids, self.block_tokens
+        for i in range(first, min(n, len(tokens) // size)):
+            at, end = i * size, (i + 1) * size
+            try:
+                extra, state.inputs = self.extra_keys(state.request, at, end, state.inputs)
+                state.parent = chain.link(state.parent, tokens[at:end], extra)
+            except TypeError:
+                break  # nothing from here on can be named
+            found.append(state.parent)
+        return found

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Groups and ranks in the vLLM connector, on stand-ins for vLLM: which layouts are known, and that what
+is loaded of them is right."""
+
+import stand_in
+import support
+from stand_in import TOKENS, MambaSpec, MLAAttentionSpec, Request, SlidingWindowSpec
+from vllm_case import Case, layer_by_layer, prompt
+
+from kvcache_client.vllm.layout import LayoutError, block_axis, block_tokens
+from kvcache_client.vllm.options import options_of
+
+
+def states(mode):
+    return [stand_in.FullAttentionSpec(), MambaSpec(mamba_cache_mode=mode)]
+
+
+class Groups(Case):
+    def test_ranks_of_one_model(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon, ranks=3), self.engine(daemon, ranks=3)
+        tokens = prompt(30)
+        first.serve(Request(tokens))
+        self.settled(daemon)
+        self.assertEqual(self.figures(daemon)["blocks"], 21)
+        self.assertEqual(second.serve(Request(tokens)), 28)
+        self.settled(daemon)
+
+    def test_identical_shards_are_stored_once(self):
+        daemon = self.daemon()
+        tokens = prompt(30)
+        engine = self.engine(daemon, [MLAAttentionSpec()], ranks=2)
+        engine.serve(Request(tokens))
+        self.settled(daemon)
+        self.assertEqual(self.figures(daemon)["blocks"], 7)
+        self.assertEqual(engine.serve(Request(tokens)), 28)
+
+    def test_full_and_sliding_window_groups(self):
+        daemon = self.daemon()
+        specs = [stand_in.FullAttentionSpec(), SlidingWindowSpec()]
+        first, second = self.engine(daemon, specs), self.engine(daemon, specs)
+        tokens = prompt(50)
+        first.serve(Request(tokens), chunk=7)
+        self.settled(daemon)
+        self.assertEqual(second.serve(Request(tokens)), 48)
+        self.assertEqual(second.counts()["loaded_blocks"], 12 + 2)
+
+    def test_full_and_state_groups(self):
+        """States at the end of each block: the one at the boundary is loaded."""
+        daemon = self.daemon()
+        first = self.engine(daemon, states("all"))
+        second = self.engine(daemon, states("all"))
+        tokens = prompt(50)
+        first.serve(Request(tokens), chunk=7)
+        self.settled(daemon)
+        self.assertEqual(self.figures(daemon)["blocks"], 2 * 12)
+        self.assertEqual(second.serve(Request(tokens)), 48)
+        self.assertEqual(second.counts()["loaded_blocks"], 12 + 1)
+        self.assertEqual(second.serve(Request(tokens[:30] + prompt(10))), 28)
+
+    def test_states_that_are_there_only_where_a_step_ended(self):
+        daemon = self.daemon()
+        first = self.engine(daemon, states("align"))
+        second = self.engine(daemon, states("align"))
+        tokens = prompt(50)
+        first.serve(Request(tokens), chunk=5 * TOKENS)
+        self.settled(daemon)
+        self.assertEqual(self.figures(daemon)["blocks"], 12 + 2)
+        # Beside the steps: such engines copy states before a connector is called.
+        request = Request(tokens)
+        self.assertEqual(second.admit(request), (40, True))
+        second.finish(request)
+        second.run(stand_in.step())
+        self.assertEqual(second.serve(Request(tokens)), 40)
+        self.assertEqual(second.serve(Request(tokens[:30])), 20)
+        self.assertEqual(second.serve(Request(tokens[:20])), 0)
+        other = self.engine(daemon, states("align"))
+        self.assertEqual(other.serve(Request(prompt(8)), decode=13), 0)
+        self.settled(daemon)
+
+    def test_states_beside_a_drafter_are_refused(self):
+        specs = [MambaSpec(mamba_cache_mode="all", num_speculative_blocks=2)]
+        with self.assertLogs("kvcache_client.vllm", "ERROR") as said:
+            engine = self.engine(self.daemon(), specs)
+        self.assertIn("states beside speculative decoding", said.output[0])
+        self.assertEqual(engine.serve(Request(prompt(20))), 0)
+
+    def test_kernel_blocks_that_are_pieces_of_blocks(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon, pieces=2), self.engine(daemon)
+        tokens = prompt(30)
+        first.serve(Request(tokens))
+        self.assertEqual(second.serve(Request(tokens)), 28)
+
+    def test_layouts_that_differ_do_not_meet(self):
+        daemon = self.daemon()
+        tokens = prompt(30)
+        self.engine(daemon).serve(Request(tokens))
+        self.assertEqual(self.engine(daemon, layers=3).serve(Request(tokens)), 0)
+        self.assertEqual(self.engine(daemon, ranks=2).serve(Request(tokens)), 0)
+
+    def test_a_layout_that_is_not_known_is_refused(self):
+        daemon = self.daemon()
+        with self.assertLogs("kvcache_client.vllm", "ERROR") as said:
+            engine = self.engine(daemon, [MambaSpec()])
+        self.assertIn("MambaSpec: the engine keeps no states", said.output[0])
+        for _ in range(2):
+            self.assertEqual(engine.serve(Request(prompt(20, 77))), 0)
+        for field, value in (("host_resident", True), ("enable_kv_transfer", False)):
+            setattr(engine.cache.kv_cache_groups[0], field, value)
+            with self.assertRaises(LayoutError):
+                block_tokens(engine.config, engine.cache)
+            delattr(engine.cache.kv_cache_groups[0], field)
+        with self.assertRaises(LayoutError):
+            block_axis((3, 400, 8), 400)
+        self.assertEqual(block_axis((2, 800, 8), 400), 1)
+        self.assertEqual(block_axis((400, 2, 8), 400), 0)
+
+    def test_a_page_that_is_not_all_there_is_refused(self):
+        class Wide(stand_in.FullAttentionSpec):
+            pass
+
+        Wide.__name__ = "FullAttentionSpec"
+        with self.assertLogs("kvcache_client.vllm", "ERROR") as said:
+            engine = self.engine(self.daemon(), [Wide(page_size_bytes=TOKENS * 24 + 8)])
+        self.assertIn("its page has 104", said.output[0])
+        self.assertEqual(engine.serve(Request(prompt(20))), 0)
+
+    def test_one_tensor_of_all_layers(self):
+        """Where the engine offers it a block is one piece."""
+        from kvcache_client.vllm.layout import cross_layer_slices
+
+        outer = cross_layer_slices(stand_in.Tensor((400, 3, TOKENS, 24)), 400)
+        self.assertEqual([(s.bytes, s.stride) for s in outer], [(3 * TOKENS * 24,) * 2])
+        inner = cross_layer_slices(stand_in.Tensor((3, 800, TOKENS // 2, 24)), 400)
+        self.assertEqual([(s.bytes, s.stride) for s in inner], [(TOKENS * 24,) * 2] * 3)
+        with self.assertRaises(LayoutError):
+            cross_layer_slices(stand_in.Tensor((4, 3, 4, 24)), 4)
+
+    def test_workers_on_several_hosts_are_refused(self):
+        from kvcache_client.vllm.messages import RankInfo
+        from kvcache_client.vllm.scheduler import SchedulerSide
+
+        side = SchedulerSide(options_of({}), TOKENS)
+        with self.assertLogs("kvcache_client.vllm", "ERROR") as said:
+            self.assertFalse(side.set_ranks([RankInfo((), "a"), RankInfo((), "b")]))
+            self.assertFalse(side.set_ranks([RankInfo((), "a"), None]))
+        self.assertIn("several hosts", said.output[0])
+        side.close()
+
+
+class PiecewiseGraphs(Case):
+    def test_layer_by_layer_asks_for_piecewise_graphs(self):
+        from kvcache_client.vllm import KvcacheConnector as kind
+
+        self.assertFalse(kind.requires_piecewise_for_cudagraph({}))
+        self.assertTrue(kind.requires_piecewise_for_cudagraph({"layer_by_layer": True}))
+
+    def test_layers_that_nobody_calls_are_saved_at_the_end(self):
+        daemon = self.daemon()
+        self.by_layer = True
+        engine = self.engine(daemon, layers=4)
+        worker = engine.workers[0]
+        tokens = prompt(30)
+        called = worker.save_kv_layer
+        worker.save_kv_layer = lambda name, *_: called(name, *_) if ".1." in name else None
+        engine.serve(Request(tokens))
+        self.assertEqual(self.figures(daemon)["blocks"], 7)
+        self.assertEqual(engine.serve(Request(tokens)), 28)
+
+
+GroupsByLayer = layer_by_layer(Groups)
+
+support.main(__name__)

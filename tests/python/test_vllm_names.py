@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""How the vLLM connector names blocks, and its options."""
+
+import os
+import subprocess
+import sys
+
+import stand_in
+import support
+from stand_in import Request
+from vllm_case import Case, prompt
+
+from kvcache_client.vllm import chain
+from kvcache_client.vllm.options import options_of
+
+VECTORS = ["a6b1a69b4c2da042", "64aa33b59f9f8bd8", "12a375dab6f98df3"]
+
+
+class Names(Case):
+    def test_engines_with_random_hashes_meet(self):
+        """As before vLLM had a fixed seed: hashes that differ in each process."""
+        stand_in.install(fixed_seed=False)
+        self.addCleanup(stand_in.install)
+        daemon = self.daemon()
+        tokens = prompt(30)
+        self.engine(daemon).serve(Request(tokens, seed=b"one"))
+        self.assertEqual(self.engine(daemon).serve(Request(tokens, seed=b"two")), 28)
+
+    def F42_chain_vectors(self):
+        """Equal in every process and every Python."""
+        first = chain.link(chain.ROOT, [1, 2, 3, 4])
+        second = chain.link(first, [5, 6, 7, 8], ("adapter", ("image", -3), b"x", None, True))
+        self.assertEqual(
+            [chain.ROOT.hex()[:16], first.hex()[:16], second.hex()[:16]], VECTORS)
+        code = ("import sys; sys.path[:0] = [sys.argv[1]]\n"
+                "from kvcache_client.vllm import chain\n"
+                "print(chain.link(chain.ROOT, [1, 2, 3, 4]).hex())")
+        for seed in ("0", "1"):
+            said = subprocess.run(
+                [sys.executable, "-c", code, os.path.join(support.ROOT, "client", "python")],
+                env=dict(os.environ, PYTHONHASHSEED=seed), capture_output=True, text=True)
+            self.assertEqual(said.stdout.strip(), first.hex(), said.stderr)
+
+    def test_different_extra_keys_give_different_hashes(self):
+        values = [None, 0, "", b"", (), (0,), ("",), (("",),), ("a", "b"), ("ab",), 1, True, "1",
+                  (1, 2), ((1,), 2), (1, (2,))]
+        found = {chain.link(chain.ROOT, [1], v) for v in values}
+        self.assertEqual(len(found), len(values))
+        with self.assertRaises(TypeError):
+            chain.encode(1.5)
+
+    def test_options_that_do_not_exist_are_named(self):
+        with self.assertRaisesRegex(ValueError, "no option sockt"):
+            options_of({"sockt": "x"})
+        with self.assertRaisesRegex(ValueError, "lookup_ms: 'x'"):
+            options_of({"lookup_ms": "x"})
+        with self.assertRaisesRegex(ValueError, "save: 1"):
+            options_of({"save": 1})
+
+support.main(__name__)

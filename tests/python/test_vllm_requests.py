@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""What the vLLM connector finds, loads and saves for a request, on stand-ins for vLLM."""
+
+import stand_in
+import support
+from stand_in import TOKENS, Request, SlidingWindowSpec, step
+from vllm_case import Case, layer_by_layer, prompt
+
+
+class Requests(Case):
+    def test_computed_by_one_engine_loaded_by_another(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon), self.engine(daemon)
+        tokens = prompt(43)
+        self.assertEqual(first.serve(Request(tokens)), 0)
+        self.assertEqual(second.serve(Request(tokens)), 40)
+        self.assertEqual(second.serve(Request(tokens + prompt(20))), 40)
+        self.assertEqual(second.counts()["loaded_blocks"], 20)
+        self.settled(daemon)
+
+    def test_the_last_token_is_never_counted(self):
+        engine = self.engine(self.daemon())
+        tokens = prompt(8 * TOKENS)
+        engine.serve(Request(tokens))
+        self.assertEqual(engine.serve(Request(tokens)), 7 * TOKENS)
+        self.assertEqual(engine.serve(Request(tokens[: TOKENS])), 0)
+        self.assertEqual(engine.serve(Request(tokens[: TOKENS + 1])), TOKENS)
+
+    def test_asked_again_and_again_it_is_one_lease(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = prompt(30)
+        engine.serve(Request(tokens))
+        request = Request(tokens)
+        for _ in range(5):
+            found = engine.scheduler.get_num_new_matched_tokens(request, 0)
+            self.assertEqual(found, (28, False))
+        self.assertEqual(self.figures(daemon)["leases"], 1)
+        engine.admit(request, give=0)  # the engine takes none of it
+        self.assertEqual(self.figures(daemon)["leases"], 0)
+        again = Request(tokens)
+        engine.scheduler.get_num_new_matched_tokens(again, 0)
+        engine.finish(again)  # aborted while it waited
+        self.assertEqual(self.figures(daemon)["leases"], 0)
+
+    def test_behind_the_engines_own_hits(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = prompt(42)
+        engine.serve(Request(tokens))
+        request = Request(tokens)
+        engine.serve(request, finish=False)  # its blocks are the own cache of the next
+        other = Request(tokens)
+        engine.tables[other.request_id] = [list(t) for t in engine.tables[request.request_id]]
+        self.assertEqual(engine.serve(other, local=24), 16)
+        again = Request(tokens)
+        engine.tables[again.request_id] = engine.tables[request.request_id]
+        self.assertEqual(engine.serve(again, local=40), 0)
+        self.settled(daemon)
+
+    def test_chunked_prefill_saves_as_it_goes(self):
+        daemon = self.daemon()
+        engine, other = self.engine(daemon), self.engine(daemon)
+        tokens = prompt(50)
+        request = Request(tokens)
+        engine.admit(request)
+        name = request.request_id
+        engine.run(step(new=[(name, engine.tables[name], 0)], scheduled={name: 18}),
+                   [(request, 0, 18)])
+        self.settled(daemon)
+        self.assertEqual(other.serve(Request(tokens)), 16)
+        engine.run(step(cached=[(name, None, 18)], scheduled={name: 32}), [(request, 18, 50)])
+        self.settled(daemon)
+        self.assertEqual(engine.serve(Request(tokens)), 48)
+
+    def test_generated_tokens_are_saved_for_the_next_turn(self):
+        daemon = self.daemon()
+        engine, other = self.engine(daemon), self.engine(daemon)
+        request = Request(prompt(10))
+        engine.serve(request, decode=15)
+        self.settled(daemon)
+        self.assertEqual(other.serve(Request(request.all_token_ids + [7])), 24)
+        prompts_only = self.engine(daemon, extra={"save_decoded": False})
+        request = Request(prompt(10))
+        prompts_only.serve(request, decode=15)
+        self.assertEqual(other.serve(Request(request.all_token_ids + [7])), 8)
+
+    def test_drafts_are_not_saved(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        request = Request(prompt(10))
+        engine.admit(request)
+        name = request.request_id
+        engine.run(step(new=[(name, engine.tables[name], 0)], scheduled={name: 10}),
+                   [(request, 0, 10)])
+        request.all_token_ids.append(5)
+        engine.run(step(cached=[(name, None, 10)], scheduled={name: 6}, drafts={name: [1] * 5}),
+                   [(request, 10, 11)])
+        self.settled(daemon)
+        self.assertEqual(self.figures(daemon)["blocks"], 2)
+
+    def test_a_drafter_that_looks_ahead_loses_the_last_block(self):
+        """Its KV of a token follows from the next one, which the block's name does not know."""
+        daemon = self.daemon()
+        specs = [stand_in.FullAttentionSpec(), SlidingWindowSpec()]
+        engine = self.engine(daemon, specs, drafter=True)
+        tokens = prompt(43)
+        engine.serve(Request(tokens), chunk=5)
+        self.assertEqual(engine.serve(Request(tokens)), 36)
+        self.assertEqual(engine.serve(Request(tokens[:6])), 0)
+        self.settled(daemon)
+
+    def test_preempted_and_resumed(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        request = Request(prompt(30))
+        engine.admit(request)
+        name = request.request_id
+        engine.run(step(new=[(name, engine.tables[name], 0)], scheduled={name: 20}),
+                   [(request, 0, 20)])
+        self.settled(daemon)
+        found, _ = engine.admit(request)  # preempted: new blocks, and what it had is found again
+        self.assertEqual(found, 20)
+        engine.run(
+            step(cached=[(name, engine.tables[name], 20)], scheduled={name: 10}, resumed=[name]),
+            [(request, 20, 30)])
+        engine.check(request, 30)
+        engine.finish(request)
+        self.settled(daemon)
+        self.assertEqual(engine.serve(Request(request.all_token_ids)), 28)
+
+    def test_requests_that_must_not_be_cached(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = prompt(20)
+        for fields in ({"kv_transfer_params": {"kvcached": False}}, {"prompt_embeds": object()},
+                       {"resumable": True}):
+            engine.serve(Request(tokens, **fields))
+        self.assertEqual(self.figures(daemon)["blocks"], 0)
+        engine.serve(Request(tokens))
+        self.assertEqual(engine.serve(Request(tokens, skip_reading_prefix_cache=True)), 0)
+        self.assertEqual(engine.serve(Request(tokens)), 16)
+
+    def test_adapters_and_salts_are_apart(self):
+        for own in (False, True):
+            engine = self.engine(self.daemon(), extra={"own_hashes": own})
+            tokens = prompt(20)
+            engine.serve(Request(tokens, adapter="a"))
+            engine.serve(Request(tokens, salt="s"))
+            self.assertEqual(engine.serve(Request(tokens, adapter="b")), 0)
+            self.assertEqual(engine.serve(Request(tokens, salt="t")), 0)
+            self.assertEqual(engine.serve(Request(tokens)), 0)
+            self.assertEqual(engine.serve(Request(tokens, adapter="a")), 16)
+
+    def test_a_short_gain_is_declined(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"min_tokens": 16})
+        tokens = prompt(30)
+        engine.serve(Request(tokens))
+        self.assertEqual(engine.serve(Request(tokens[:13])), 0)
+        self.assertEqual(engine.counts("scheduler")["declined"], 1)
+        self.assertEqual(self.figures(daemon)["leases"], 0)
+        self.assertEqual(engine.serve(Request(tokens)), 28)
+
+    def test_long_prompts_are_saved_in_several_packets(self):
+        engine = self.engine(self.daemon(), layers=1, blocks=6000)
+        tokens = prompt(1500 * TOKENS)
+        engine.check = lambda *_: None
+        engine.forward = lambda *_: None
+        engine.serve(Request(tokens), chunk=len(tokens))
+        self.assertEqual(engine.counts()["saved_blocks"], 1500)
+        self.assertEqual(engine.serve(Request(tokens)), 1499 * TOKENS)
+
+
+RequestsByLayer = layer_by_layer(Requests)
+
+support.main(__name__)
