@@ -148,7 +148,7 @@ void lanes_close(struct peers *peers, struct lanes *lanes);
 uint32_t lane_take(struct lanes *lanes); /* PEER_LANES: none is free */
 uint8_t *lane_base(const struct lanes *lanes, uint32_t lane);
 
-/* stage.c: VIEW_SLAB_BYTES each. */
+/* staging.c: VIEW_SLAB_BYTES each. */
 kvc_status staging_open(struct peers *peers); /* before the loop runs */
 void staging_close(struct peers *peers);
 uint32_t staging_take(struct peers *peers); /* PEERS_STAGES: none is free */
