@@ -57,20 +57,9 @@ static struct daemon *start(const char *const settings[][2])
 
 #define START(...) start((const char *const[][2]){__VA_ARGS__, {NULL, NULL}})
 
-static Kvcache__Hello a_hello(Kvcache__Role role)
-{
-    Kvcache__Hello hello = KVCACHE__HELLO__INIT;
-
-    hello.version = 1;
-    hello.role = role;
-    hello.pid = (uint32_t)getpid();
-    hello.name = "talk";
-    return hello;
-}
-
 static kvc_status outcome_of_hello(const char *socket, Kvcache__Role role)
 {
-    const Kvcache__Hello hello = a_hello(role);
+    const Kvcache__Hello hello = talk_a_hello(role);
     int sock = talk_connect(socket);
     kvc_status status = talk_outcome(sock, talk_send(sock, WIRE_HELLO, &hello.base));
 
@@ -80,7 +69,7 @@ static kvc_status outcome_of_hello(const char *socket, Kvcache__Role role)
 
 static void expect_tenant(const char *socket, Kvcache__Role role, const char *tenant)
 {
-    const Kvcache__Hello hello = a_hello(role);
+    const Kvcache__Hello hello = talk_a_hello(role);
     int sock = talk_connect(socket), fds[KVC_WIRE_FDS_MAX];
     Kvcache__HelloReply *reply;
     uint32_t n_fds;

@@ -129,17 +129,24 @@ void talk_expect_error(int sock, uint32_t seq, kvc_status status, const char *fi
     kvcache__error__free_unpacked(error, NULL);
 }
 
-int talk_hello(const char *socket, Kvcache__Role role, int *page)
+Kvcache__Hello talk_a_hello(Kvcache__Role role)
 {
-    const bool copies = role == KVCACHE__ROLE__ROLE_WORKER || role == KVCACHE__ROLE__ROLE_READER;
     Kvcache__Hello hello = KVCACHE__HELLO__INIT;
-    int sock = talk_connect(socket), fds[KVC_WIRE_FDS_MAX];
-    uint32_t n_fds;
 
     hello.version = 1;
     hello.role = role;
     hello.pid = (uint32_t)getpid();
     hello.name = "talk";
+    return hello;
+}
+
+int talk_hello(const char *socket, Kvcache__Role role, int *page)
+{
+    const bool copies = role == KVCACHE__ROLE__ROLE_WORKER || role == KVCACHE__ROLE__ROLE_READER;
+    const Kvcache__Hello hello = talk_a_hello(role);
+    int sock = talk_connect(socket), fds[KVC_WIRE_FDS_MAX];
+    uint32_t n_fds;
+
     talk_free(talk_reply(sock, talk_send(sock, WIRE_HELLO, &hello.base), WIRE_HELLO,
                          &kvcache__hello_reply__descriptor, fds, &n_fds));
     ck_assert_uint_eq(n_fds, copies ? 1 : 0);

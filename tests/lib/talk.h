@@ -16,6 +16,9 @@
 // Connects, without a HELLO.
 int talk_connect(const char *socket);
 
+// What this process says, of version 1.
+Kvcache__Hello talk_a_hello(Kvcache__Role role);
+
 // Connects and says HELLO. The completion page's descriptor is in *page for roles that have one;
 // NULL: it is closed.
 int talk_hello(const char *socket, Kvcache__Role role, int *page);

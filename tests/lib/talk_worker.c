@@ -13,15 +13,11 @@ static uint8_t key_bytes[2 * KVC_KEYS_MAX * KVC_KEY_BYTES];
 
 static void say_hello(struct talk_worker *w, Kvcache__Role role)
 {
-    Kvcache__Hello hello = KVCACHE__HELLO__INIT;
+    const Kvcache__Hello hello = talk_a_hello(role);
     Kvcache__HelloReply *reply;
     int fds[KVC_WIRE_FDS_MAX];
     uint32_t n_fds;
 
-    hello.version = 1;
-    hello.role = role;
-    hello.pid = (uint32_t)getpid();
-    hello.name = "talk";
     reply = talk_reply(w->sock, talk_send(w->sock, WIRE_HELLO, &hello.base), WIRE_HELLO,
                        &kvcache__hello_reply__descriptor, fds, &n_fds);
     w->session = reply->session;

@@ -273,10 +273,8 @@ START_TEST(L_all_descriptors_used_up_at_two_sockets)
         for (int i = 0; i < CROWD - 1; i++)
             close(crowd[s][i]);
     for (int s = 0; s < 2; s++) { // nobody was turned away
-        Kvcache__Hello hello = KVCACHE__HELLO__INIT;
+        const Kvcache__Hello hello = talk_a_hello(KVCACHE__ROLE__ROLE_OPERATOR);
 
-        hello.version = 1;
-        hello.role = KVCACHE__ROLE__ROLE_OPERATOR;
         talk_free(talk_ask(crowd[s][CROWD - 1], WIRE_HELLO, &hello.base,
                            &kvcache__hello_reply__descriptor));
         close(crowd[s][CROWD - 1]);
@@ -308,11 +306,9 @@ static void limit_memory(const struct neighbour *n, rlim_t bytes)
 
 static kvc_status try_hello(const char *socket, Kvcache__Role role, int *sock)
 {
-    Kvcache__Hello hello = KVCACHE__HELLO__INIT;
+    const Kvcache__Hello hello = talk_a_hello(role);
     uint32_t seq;
 
-    hello.version = 1;
-    hello.role = role;
     *sock = talk_connect(socket);
     seq = talk_try_send(*sock, WIRE_HELLO, &hello.base);
     return seq == 0 ? KVC_E_DISCONNECTED : talk_outcome(*sock, seq);

@@ -12,11 +12,8 @@
 
 static Kvcache__Hello make_hello(Kvcache__Role role)
 {
-    Kvcache__Hello hello = KVCACHE__HELLO__INIT;
+    Kvcache__Hello hello = talk_a_hello(role);
 
-    hello.version = 1;
-    hello.role = role;
-    hello.pid = (uint32_t)getpid();
     hello.name = "test";
     hello.build = "1.2.3";
     return hello;
