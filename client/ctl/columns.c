@@ -62,7 +62,7 @@ static const struct column leases[] = {
 
 static const struct column blocks[] = {
     {"key", COLUMN_TEXT, "KEY", "its name"},
-    {"namespace", COLUMN_DIGEST, "NAMESPACE", "the digest of its namespace"},
+    {"namespace", COLUMN_DIGEST, NULL, "the digest of its namespace"},
     {"tenant", COLUMN_TEXT, NULL, "whose it is"},
     {"part", COLUMN_NUMBER, "PART", "see kvcachectl layouts"},
     {"tier", COLUMN_TEXT, "TIER", "gpu, host or gpu+host"},
@@ -72,7 +72,7 @@ static const struct column blocks[] = {
     {"idle_ms", COLUMN_MS, "IDLE", "since it was last used"},
     {"leases", COLUMN_NUMBER, "LEASES", "that hold it"},
     {"loads", COLUMN_NUMBER, NULL, "that read it now"},
-    {"pinned", COLUMN_YES, "PINNED", "whether it is"},
+    {"pinned", COLUMN_YES, NULL, "whether it is"},
     {"checked", COLUMN_YES, NULL, "whether it was saved with a checksum"},
 };
 
@@ -109,11 +109,11 @@ static const struct column peers[] = {
     {"lanes", COLUMN_TEXT, "LANES", "transports that they travel by"},
     {"reason", COLUMN_TEXT, "REASON", "why in that mode"},
     {"epoch", COLUMN_NUMBER, NULL, "boot epoch of the other daemon"},
-    {"batches", COLUMN_NUMBER, "BATCHES", "of blocks that were fetched"},
+    {"batches", COLUMN_NUMBER, NULL, "of blocks that were fetched"},
     {"useful_bytes", COLUMN_BYTES, "USEFUL", "of blocks"},
-    {"wire_bytes", COLUMN_BYTES, "WIRE", "that travelled for them"},
+    {"wire_bytes", COLUMN_BYTES, NULL, "that travelled for them"},
     {"registrations", COLUMN_NUMBER, NULL, "of memory with the transport"},
-    {"dropped", COLUMN_NUMBER, "DROPPED", "answers that came too late or were wrong"},
+    {"dropped", COLUMN_NUMBER, NULL, "answers that came too late or were wrong"},
 };
 
 static const struct column config[] = {

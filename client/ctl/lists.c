@@ -1,5 +1,6 @@
 /*
- * kvcachectl clients, namespaces, layouts, leases, peers: lists without options of their own.
+ * kvcachectl clients, namespaces, layouts, leases, peers, extents: lists without options of their
+ * own.
  */
 #include <string.h>
 
@@ -16,6 +17,7 @@ ROWS(namespaces);
 ROWS(layouts);
 ROWS(leases);
 ROWS(peers);
+ROWS(extents);
 
 static int run(struct ctl *ctl, int argc, char **argv, const char *help, const struct shape *json)
 {
@@ -65,4 +67,11 @@ int peers_command(struct ctl *ctl, int argc, char **argv)
     return run(ctl, argc, argv,
                "Lists other daemons: how bytes come from them, why so, and how many.",
                &peers_shape);
+}
+
+int extents_command(struct ctl *ctl, int argc, char **argv)
+{
+    return run(ctl, argc, argv,
+               "Lists how the memory of the tiers is divided: extents by tenant and slot size.",
+               &extents_shape);
 }

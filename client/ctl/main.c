@@ -26,6 +26,7 @@ static const struct command commands[] = {
     {"log-level", "say how much is logged, or change it", log_level_command},
     {"namespaces", "list the namespaces that were registered", namespaces_command},
     {"peers", "list other daemons that are asked, or ask", peers_command},
+    {"extents", "list how the tiers' memory is divided", extents_command},
     {"events", "follow what becomes of blocks", events_command},
     {"flush", "drop everything, a namespace, or some keys", flush_command},
     {"pin", "keep blocks from being evicted for a time", pin_command},

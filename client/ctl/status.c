@@ -14,7 +14,7 @@
 #include "client/ctl/terminal.h"
 
 #define BAR_CELLS  16
-#define ROWS_SHOWN 8u
+#define ROWS_SHOWN 6u /* so that the usual screen of 24 lines has it all */
 
 /* Lists that status shows besides figures. */
 enum { QUARANTINE, NAMESPACES, EXTENTS, PEERS, N_LISTS };
@@ -210,7 +210,6 @@ static void print_text(const struct snapshot *s)
              human_age(s->stats.quarantine_oldest_us, age), terminal_paint(PAINT_NONE));
     print_list(s, QUARANTINE, head);
     print_list(s, NAMESPACES, "namespaces");
-    print_list(s, EXTENTS, "extents");
 }
 
 static kvc_status take(kvc_client *client, struct snapshot *s)

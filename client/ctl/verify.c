@@ -47,11 +47,10 @@ static const struct field fields[] = {
 static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
 
 static const struct option_table table = {
-    .help =
-        "Compares everything that is stored with its checksums, in the background.\n"
-        "Blocks that do not match are dropped.\n"
-        "Ends with 1 if there were any, or some could not be read.\n"
-        "Interrupted, it ends the verification.",
+    .help = "Compares everything that is stored with its checksums, in the background.\n"
+            "Blocks that do not match are dropped.\n"
+            "Ends with 1 if there were any, or some could not be read.\n"
+            "Interrupted, it ends the verification.",
     .json = &shape,
     OPTION_ROWS(rows)};
 
@@ -102,7 +101,10 @@ static void print(const struct ctl *ctl, const struct admin_verify *verify)
         list_dump(root);
         return;
     }
-    printf("%s %llu copies, %s in %s: %s%llu bad%s", verify->running ? "verifying;" : "verified",
+    printf("%s %llu copies, %s in %s: %s%llu bad%s",
+           verify->running           ? "verifying;"
+           : verify->permille < 1000 ? "stopped after"
+                                     : "verified",
            (unsigned long long)verify->checked, human_bytes((double)verify->bytes, bytes),
            human_age(verify->elapsed_us, age), terminal_paint(verify->bad ? PAINT_BAD : PAINT_GOOD),
            (unsigned long long)verify->bad, terminal_paint(PAINT_NONE));

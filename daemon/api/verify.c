@@ -20,6 +20,7 @@ struct verify {
     bool running;
     uint64_t cursor, bytes_per_s, since_us, elapsed_us;
     uint64_t batch_max; /* bytes */
+    uint32_t permille;  /* that the last one has looked at */
     uint64_t checked, bad, unchecked, failed, bytes;
     uint32_t n; /* of the batch in flight */
     uint64_t batch_bytes;
@@ -46,9 +47,17 @@ kvc_status verify_create(struct api *api, struct verify **verify)
     return KVC_OK;
 }
 
+static uint32_t permille(const struct verify *v)
+{
+    const uint64_t end = store_walk_copies_end(v->api->store);
+
+    return v->cursor >= end ? 1000 : (uint32_t)(v->cursor * 1000 / end);
+}
+
 static void end(struct verify *v, const char *how)
 {
     v->running = false;
+    v->permille = permille(v);
     v->elapsed_us = clock_now_us() - v->since_us;
     uv_timer_stop(&v->timer);
     log_info("api", "verification %s checked=%llu bad=%llu unchecked=%llu failed=%llu bytes=%llu",
@@ -170,15 +179,6 @@ void verify_close(struct verify *v)
     uv_close((uv_handle_t *)&v->timer, close_cb);
 }
 
-static uint32_t permille(const struct verify *v)
-{
-    const uint64_t end = store_walk_copies_end(v->api->store);
-
-    if (!v->running)
-        return v->cursor > 0 ? 1000 : 0;
-    return end == 0 ? 0 : (uint32_t)(v->cursor * 1000 / end);
-}
-
 kvc_status verify_verify(struct session *s, const struct request *request, struct refusal *why)
 {
     struct verify *v = s->api->verify;
@@ -200,7 +200,7 @@ kvc_status verify_verify(struct session *s, const struct request *request, struc
         verify_stop(v);
     reply = (struct msg_verify_reply){
         .running = v->running,
-        .permille = permille(v),
+        .permille = v->running ? permille(v) : v->permille,
         .checked = v->checked,
         .bad = v->bad,
         .unchecked = v->unchecked,

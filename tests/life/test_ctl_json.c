@@ -159,8 +159,9 @@ static void end(struct scene *s)
 
 START_TEST(fields_of_figures_and_lists)
 {
-    static const char *const lists[] = {"status", "clients", "namespaces", "layouts",   "leases",
-                                        "blocks", "peers",   "config",     "log-level", "ping"};
+    static const char *const lists[] = {"status", "clients",   "namespaces", "layouts",
+                                        "leases", "blocks",    "extents",    "peers",
+                                        "config", "log-level", "ping"};
     struct scene s;
 
     make(&s);

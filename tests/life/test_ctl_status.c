@@ -92,8 +92,9 @@ START_TEST(S24_status_shows_extents)
     ck_assert_int_eq(ctl_number(root, "moved_extents"), 0);
     ck_assert_int_eq(ctl_number(root, "waiting_extents"), 0);
     json_decref(root);
-    ck_assert_int_eq(CTL_RUN("--socket", daemon_socket(d), "status"), 0);
+    ck_assert_int_eq(CTL_RUN("--socket", daemon_socket(d), "extents"), 0);
     ck_assert_ptr_nonnull(strstr(ctl_out(), "EXTENTS"));
+    ck_assert_ptr_nonnull(strstr(ctl_out(), "8.0 KiB"));
     talk_worker_close(&w);
     daemon_stop(d);
 }

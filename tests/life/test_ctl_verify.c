@@ -118,6 +118,7 @@ START_TEST(it_reads_no_faster_than_it_is_told_and_can_be_ended)
     ck_assert_int_eq(verify(&s, "--stop", &root), 0);
     ck_assert(json_is_false(json_object_get(root, "running")));
     ck_assert_int_lt(ctl_number(root, "checked"), N);
+    ck_assert_int_lt(ctl_number(root, "permille"), 1000);
     json_decref(root);
     kvc_close(operator_);
     end(&s);
