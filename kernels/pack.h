@@ -87,6 +87,12 @@ void pack_host_gather(const struct pack_job *job);
 void pack_host_scatter(const struct pack_job *job);
 
 /*
+ * Plain bytes to where nobody reads them soon, past the caches: what is copied between tiers would
+ * only push out what the store itself needs. The ranges do not overlap.
+ */
+void pack_host_copy(uint8_t *to, const uint8_t *from, uint64_t bytes);
+
+/*
  * The checksum of slice number `slice` of `len` bytes; a block's is the sum over its slices modulo
  * 2^64.
  *

@@ -20,6 +20,7 @@
 #define LINE         64u          /* bytes of a cache line */
 #define STREAM_BYTES (1u << 20)   /* jobs of at least this much stream */
 #define AHEAD        (64u * LINE) /* fetched ahead of what is copied */
+#define COPY_AHEAD   (32u * LINE) /* the same of bytes that lie in one piece */
 #define WINDOW       4u           /* pieces known ahead; a power of two */
 #define TOUCHED      2u           /* of these so many behind the current one are touched */
 
@@ -248,6 +249,20 @@ static void run(const struct pack_job *job, bool gather)
             job->cells[piece->block] += sum;
     }
     if (large)
+        stream_fence();
+}
+
+/* What is read is not wanted again either. */
+void pack_host_copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+    uint64_t lines = (uintptr_t)to % CHECKSUM_UNIT == 0 ? bytes / LINE * LINE : 0;
+
+    for (uint64_t at = 0; at < lines; at += LINE) {
+        __builtin_prefetch(from + at + COPY_AHEAD, 0, 0);
+        stream_line(to + at, from + at);
+    }
+    memcpy(to + lines, from + lines, bytes - lines);
+    if (lines > 0)
         stream_fence();
 }
 

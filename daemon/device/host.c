@@ -423,7 +423,7 @@ static kvc_status host_copy(struct device_slab *to, uint64_t to_offset, struct d
     if (status == KVC_OK)
         status = ensure_pages(to, to_offset, bytes);
     if (status == KVC_OK && bytes > 0)
-        memmove(to->base + to_offset, from->base + from_offset, bytes);
+        pack_host_copy(to->base + to_offset, from->base + from_offset, bytes);
     return status;
 }
 

@@ -370,9 +370,30 @@ START_TEST(S11_no_temporaries)
 }
 END_TEST
 
+/* Past the caches or not, no byte beside the range changes. */
+START_TEST(S22_plain_copies_of_every_small_size_and_alignment)
+{
+    enum { ROOM = 400, EDGE = 16 };
+    uint8_t from[ROOM + 2 * EDGE], to[ROOM + 2 * EDGE], want[ROOM + 2 * EDGE];
+
+    for (uint32_t i = 0; i < sizeof(from); i++)
+        from[i] = (uint8_t)(i * 37 + 11);
+    for (uint32_t at = 0; at < EDGE; at++) {
+        for (uint32_t n = 0; n <= ROOM; n++) {
+            memset(to, 0xee, sizeof(to));
+            memset(want, 0xee, sizeof(want));
+            memcpy(want + at, from + (at * 7 + n) % EDGE, n);
+            pack_host_copy(to + at, from + (at * 7 + n) % EDGE, n);
+            ck_assert_mem_eq(to, want, sizeof(to));
+        }
+    }
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("kernels/pack", CHECK_UNIT_S, {S4_gather_shapes, 0, N_SHAPES - 1},
                  {S4_gather_shapes_with_checksum, 0, N_SHAPES - 1},
                  {S4_scatter_shapes, 0, N_SHAPES - 1},
                  {S4_scatter_shapes_with_checksum, 0, N_SHAPES - 1},
                  {S4_every_small_size_and_alignment, 0, 0}, {S4_all_bf16_patterns, 0, 0},
-                 {test_parts_add_up, 0, 0}, {S5_empty_jobs, 0, 0}, {S11_no_temporaries, 0, 0})
+                 {test_parts_add_up, 0, 0}, {S5_empty_jobs, 0, 0}, {S11_no_temporaries, 0, 0},
+                 {S22_plain_copies_of_every_small_size_and_alignment, 0, 0})
