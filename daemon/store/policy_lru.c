@@ -105,7 +105,7 @@ static void lru_place(struct policy *policy, uint32_t block)
 
     while (!found) {
         policy->steps++;
-        found = step(policy, &hot, when, &prev) || step(policy, &finger, when, &prev) ||
+        found = step(policy, &finger, when, &prev) || step(policy, &hot, when, &prev) ||
                 step(policy, &cold, when, &prev);
     }
     insert_behind(policy, prev, block);
