@@ -22,6 +22,8 @@
 #define PACKETS_PER_WAKE  16
 #define FDS_LIKE_A_PACKET 8
 #define TURN_US           50u
+/* Packets that come so soon behind others are read together, those after a while one by one. */
+#define BURST_US 10u
 /* How often a queue that does not empty by itself is looked at. */
 #define QUEUE_LOOK_MS  250
 #define QUEUE_RETRY_MS 5
@@ -49,6 +51,7 @@ struct connection {
     bool later; /* sending is retried by the clock only */
     struct outqueue out;
     uint64_t progress_us; /* when something left the queue, or it began to fill */
+    uint64_t read_us;     /* when it was last read */
     pid_t pid;
     uid_t uid;
 };
@@ -355,19 +358,22 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
 {
     struct connection *c = container_of(poll, struct connection, poll);
     const uint64_t began = clock_now_us();
+    /* Who waits for a reply before the next request would only be asked in vain for another. */
+    const uint32_t most = began - c->read_us < BURST_US ? PACKETS_PER_WAKE : 1;
 
     if (status < 0)
         c->polled = 0;
     if ((events & UV_WRITABLE) || status < 0)
         flush(c);
-    for (uint32_t spent = 0; spent < PACKETS_PER_WAKE && may_read(c) &&
-                             (spent == 0 || clock_now_us() - began < TURN_US);) {
+    for (uint32_t spent = 0;
+         spent < most && may_read(c) && (spent == 0 || clock_now_us() - began < TURN_US);) {
         uint32_t cost = receive(c);
 
         if (cost == 0)
             break;
         spent += cost;
     }
+    c->read_us = clock_now_us();
     update_poll(c);
 }
 
