@@ -152,7 +152,7 @@ kvc_status memory_gpu_part(struct memory *m, const struct request *request, stru
         step->type = WIRE_REGION_PART;
         step->seq = request->seq;
         step->closer = m->api->hub.closer;
-        step->source.user = process_uid(m->session->process);
+        step->source.user = m->session->user;
         step->source.process = process_pid(m->session->process);
         status = take_pieces(step, request, why);
         if (status == KVC_OK)

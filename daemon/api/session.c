@@ -164,26 +164,30 @@ static kvc_status open_process(const struct api_door *door, int sock, struct ses
     return status;
 }
 
-/* Of one uid, and not, like containers, each behind a door of its own tenant. */
-static bool is_same_user(const struct session *other, const struct ucred *peer, uint32_t door)
+/* Users of a socket with a tenant are one, whatever their uids: containers are all run by root. */
+static uint32_t user_of(const struct api *api, uint32_t door, uid_t uid)
 {
-    const struct access_door *doors = other->api->access.doors;
+    const struct access_door *doors = api->access.doors;
+    uint32_t first = 0;
 
-    return process_uid(other->process) == peer->uid &&
-           strcmp(doors[other->door].tenant, doors[door].tenant) == 0;
+    if (doors[door].tenant[0] == '\0')
+        return uid;
+    while (strcmp(doors[first].tenant, doors[door].tenant) != 0)
+        first++;
+    return (1u << 31) + first; /* which no uid is */
 }
 
 /*
  * Who opens connections without end, or without HELLO, leaves descriptors for other users. Asked
  * first of all: who is refused costs next to nothing.
  */
-static bool is_one_too_many(const struct api *api, const struct ucred *peer, uint32_t door)
+static bool is_one_too_many(const struct api *api, const struct ucred *peer, uint32_t user)
 {
     const struct session *other;
     uint32_t users = 0, own = 0;
 
     list_for_each(other, &api->sessions, link) {
-        const bool same = other->connection != NULL && is_same_user(other, peer, door);
+        const bool same = other->connection != NULL && other->user == user;
 
         users += same;
         own += same && process_pid(other->process) == peer->pid;
@@ -197,17 +201,21 @@ void session_accept(void *arg, int sock)
     struct api_door *door = arg;
     struct api *api = door->api;
     struct session *s = NULL;
+    const uint32_t at = (uint32_t)(door - api->doors);
     kvc_status status = KVC_E_LIMIT;
-    struct ucred peer;
+    struct ucred peer = {.uid = CLOSER_NOBODY.user};
+    const bool is_known = process_peer(sock, &peer);
+    const uint32_t user = user_of(api, at, peer.uid);
 
-    if (process_peer(sock, &peer) && is_one_too_many(api, &peer, (uint32_t)(door - api->doors)))
+    if (is_known && is_one_too_many(api, &peer, user))
         goto refuse;
     status = KVC_E_NO_MEMORY;
     s = mem_zalloc(sizeof(*s));
     if (s == NULL)
         goto refuse;
     s->api = api;
-    s->door = (uint32_t)(door - api->doors);
+    s->door = at;
+    s->user = user;
     list_init(&s->link);
     list_init(&s->aborts);
     list_init(&s->memories);
@@ -223,7 +231,7 @@ void session_accept(void *arg, int sock)
     status = connection_open(&api->hub, sock, &events, s, &s->connection);
     if (status != KVC_OK)
         goto close_process;
-    connection_set_peer(s->connection, process_pid(s->process), process_uid(s->process));
+    connection_set_peer(s->connection, process_pid(s->process), process_uid(s->process), user);
     list_push_back(&api->sessions, &s->link);
     api->n_connections++;
     silence_begins(api->silence);

@@ -73,6 +73,7 @@ struct session {
     struct list link;
     struct api *api;
     uint32_t door; /* through which it came */
+    uint32_t user; /* with whom it shares what one user may have */
     enum session_state state;
     struct connection *connection; /* NULL when it is over */
     struct process *process;

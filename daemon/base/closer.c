@@ -119,7 +119,7 @@ static void mark_stuck(struct closer *c, struct lane *lane)
 {
     lane->stuck = true;
     if (c->stuck++ == 0)
-        log_warn("base", "closing a descriptor takes long uid=%u", lane->entry.source.user);
+        log_warn("base", "closing a descriptor takes long user=%u", lane->entry.source.user);
 }
 
 // As long as the active lane may be at it.
@@ -299,7 +299,7 @@ void closer_close(struct closer *c, int fd, struct closer_source source)
     pthread_mutex_lock(&c->lock);
     if (c->count == CLOSER_QUEUE) {
         if (c->left_open++ == 0)
-            log_warn("base", "a descriptor is left open uid=%u reason=\"%u wait to be closed\"",
+            log_warn("base", "a descriptor is left open user=%u reason=\"%u wait to be closed\"",
                      source.user, c->count);
     } else {
         *at(c, c->count) = (struct entry){fd, source};

@@ -22,7 +22,7 @@
 
 struct closer;
 
-// Where a descriptor came from.
+// Where a descriptor came from. A user is a uid, or another number for those who share a fate.
 struct closer_source {
     uint32_t user;
     int32_t process;

@@ -54,6 +54,7 @@ struct connection {
     uint64_t read_us;     /* when it was last read */
     pid_t pid;
     uid_t uid;
+    uint32_t user; /* of closer_source */
 };
 
 kvc_status connection_hub_init(struct connection_hub *hub, uv_loop_t *loop)
@@ -72,7 +73,7 @@ void connection_hub_fini(struct connection_hub *hub)
 
 static struct closer_source source_of(const struct connection *c)
 {
-    return (struct closer_source){.user = c->uid, .process = c->pid};
+    return (struct closer_source){.user = c->user, .process = c->pid};
 }
 
 static void close_fd(void *arg, int fd)
@@ -418,10 +419,11 @@ kvc_status connection_open(struct connection_hub *hub, int sock,
     return KVC_OK;
 }
 
-void connection_set_peer(struct connection *c, pid_t pid, uid_t uid)
+void connection_set_peer(struct connection *c, pid_t pid, uid_t uid, uint32_t user)
 {
     c->pid = pid;
     c->uid = uid;
+    c->user = user;
 }
 
 size_t connection_queued_bytes(const struct connection *c)

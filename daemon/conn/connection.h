@@ -82,8 +82,9 @@ void connection_finish(struct connection *connection);
 void connection_in_vain(struct connection *connection, uint32_t n_fds);
 /* It has ended, and nothing was said. */
 void connection_was_silent(struct connection_hub *hub, pid_t pid, uid_t uid);
-/* Before the first packet: for the log, and for what its process has done. */
-void connection_set_peer(struct connection *connection, pid_t pid, uid_t uid);
+/* Before the first packet: for the log, and for what its process, and its user as the closer has
+ * them, have done. */
+void connection_set_peer(struct connection *connection, pid_t pid, uid_t uid, uint32_t user);
 
 size_t connection_queued_bytes(const struct connection *connection);
 

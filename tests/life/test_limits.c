@@ -284,6 +284,32 @@ START_TEST(L_all_descriptors_used_up_at_two_sockets)
 }
 END_TEST
 
+// All of them are one user: what comes through the socket of one tenant takes nothing from another.
+START_TEST(L_one_tenants_connections_are_not_anothers)
+{
+    static int many[KVC_TENANT_SESSIONS_MAX];
+    char a[128], b[128];
+    struct daemon *d;
+    int one_more;
+
+    allow_many_fds();
+    snprintf(a, sizeof(a), "%s tenant=a", tmpdir_file("a"));
+    snprintf(b, sizeof(b), "%s tenant=b", tmpdir_file("b"));
+    d = daemon_start((const char *const[]){"--socket", a, "--socket", b, NULL});
+    daemon_log_expect(d, "connection not served");
+    for (size_t i = 0; i < KVC_TENANT_SESSIONS_MAX; i++)
+        many[i] = talk_connect(tmpdir_file("a"));
+    one_more = talk_connect(tmpdir_file("a"));
+    ck_assert(talk_ended(one_more));
+    close(one_more);
+    close(talk_hello(tmpdir_file("b"), KVCACHE__ROLE__ROLE_WORKER, NULL));
+    close(talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL));
+    for (size_t i = 0; i < KVC_TENANT_SESSIONS_MAX; i++)
+        close(many[i]);
+    daemon_stop(d);
+}
+END_TEST
+
 static long address_space_kb(pid_t pid)
 {
     char path[48];
@@ -348,4 +374,4 @@ END_TEST
 
 CHECK_MAIN("life/limits", CHECK_LONG_S, L512_workers_with_200_requests_each, L_a_million_blocks,
            L_ten_thousand_connections_a_minute, L_all_descriptors_used_up_at_two_sockets,
-           L_memory_used_up)
+           L_one_tenants_connections_are_not_anothers, L_memory_used_up)
