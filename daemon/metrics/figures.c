@@ -199,6 +199,8 @@ static void write_sessions(const struct metrics_config *config, struct text *t)
 
 static void write_levels(const struct msg_stats_reply *stats, struct text *t)
 {
+    text_gauge(t, "kvcached_draining", stats->draining,
+               "1 while an operator's drain is in force: nothing new begins.");
     text_gauge(t, "kvcached_blocks", stats->blocks, "Published blocks.");
     text_gauge(t, "kvcached_sessions", stats->sessions, "Connected workers.");
     text_gauge(t, "kvcached_leases", stats->leases, "Leases that are held.");

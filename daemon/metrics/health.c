@@ -40,6 +40,10 @@ bool health_write(const struct metrics_config *config, uint64_t lag_us, struct t
     well &=
         within(text, "slots are in quarantine", stats.quarantine_oldest_us, METRICS_QUARANTINE_US);
     well &= within(text, "the event loop did not run", lag_us, METRICS_LAG_US);
+    if (stats.draining) {
+        text_add(text, "wrong: the daemon drains, nothing new begins\n");
+        well = false;
+    }
     well &= none(text, "GPUs whose driver does not come back", stats.hanging_gpus);
     well &= none(text, "GPUs that have failed", stats.lost_gpus);
     well &= none(text, "descriptors whose close does not come back", stats.stuck_fds);

@@ -137,6 +137,26 @@ START_TEST(memory_that_is_not_to_be_had)
 }
 END_TEST
 
+// Whoever sends requests here by it is to send them elsewhere.
+START_TEST(a_daemon_that_drains)
+{
+    struct admin_drain drain;
+    struct engine operator;
+    struct daemon *d = http_daemon(NULL, &port);
+
+    engine_connect(&operator, daemon_socket(d), KVC_ROLE_OPERATOR);
+    well();
+    ck_assert_int_eq(admin_drain(operator.client, ADMIN_BEGIN, &drain), KVC_OK);
+    ck_assert(is_wrong("wrong: the daemon drains, nothing new begins\n"));
+    http_get(port, "/metrics", &answer);
+    ck_assert(http_value(&answer, "kvcached_draining") == 1);
+    ck_assert_int_eq(admin_drain(operator.client, ADMIN_END, &drain), KVC_OK);
+    well();
+    engine_close(&operator);
+    daemon_stop(d);
+}
+END_TEST
+
 START_TEST(a_loop_that_did_not_run)
 {
     struct daemon *d = http_daemon(NULL, &port);
@@ -156,4 +176,5 @@ END_TEST
 
 CHECK_MAIN("life/health", CHECK_LIFE_S, a_copy_for_a_worker_that_hangs,
            a_copy_between_tiers_that_hangs, a_worker_that_does_not_prove_and_its_quarantine,
-           descriptors_that_do_not_close, memory_that_is_not_to_be_had, a_loop_that_did_not_run)
+           descriptors_that_do_not_close, memory_that_is_not_to_be_had, a_daemon_that_drains,
+           a_loop_that_did_not_run)
