@@ -3,7 +3,6 @@ own cache and of a daemon's."""
 
 import time
 
-import kit
 import serve
 from pool import Pool
 

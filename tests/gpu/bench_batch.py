@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Requests that come and go in a small engine of our own (batch.py), with and without the cache. The
-GPU memory is equal: what the GPU tier has is taken from the engine's pool.
+"""Requests that come and go in a small engine of our own (batch.py), with and without the cache.
+The GPU memory is equal: what the GPU tier has is taken from the engine's pool.
 
     none             every prompt is computed
     own              the engine's own prefix cache
@@ -31,7 +31,7 @@ import batch
 import kit
 import ways
 import workloads
-from kit import MS, Daemon, Remote, Waived
+from kit import Daemon, Remote, Waived
 
 WAYS = ("none", "own", "kvcached", "kvcached daemon")
 ALL = ("warm16", "warm32", "overflow", "chat", "cancel", "second", "handoff")

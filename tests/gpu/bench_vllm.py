@@ -19,7 +19,6 @@ import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 
@@ -321,7 +320,8 @@ def arrival_rows(name, found):
     rows = []
     for way, (ttft, gaps, rates) in found.items():
         figures = (kit.quantile(ttft, 0.5) * 1e3, kit.quantile(ttft, 0.95) * 1e3,
-                   kit.median(rates), kit.quantile(gaps, 0.95) * 1e3, kit.quantile(gaps, 0.99) * 1e3)
+                   kit.median(rates), kit.quantile(gaps, 0.95) * 1e3,
+                   kit.quantile(gaps, 0.99) * 1e3)
         bases = figures if base is None else (
             kit.quantile(base[0], 0.5) * 1e3, kit.quantile(base[0], 0.95) * 1e3,
             kit.median(base[2]), kit.quantile(base[1], 0.95) * 1e3,

@@ -1,5 +1,5 @@
-"""The blocks of an engine and its own prefix cache: blocks that hold a named prefix stay until their
-room is needed, the least recently used first."""
+"""The blocks of an engine and its own prefix cache: blocks that hold a named prefix stay until
+their room is needed, the least recently used first."""
 
 import collections
 

@@ -1,5 +1,5 @@
-"""Workloads of requests that come and go. names: begins the name of every part, so that workloads of
-different names have nothing in common; seed: workloads of one seed have the same shape."""
+"""Workloads of requests that come and go. names: begins the name of every part, so that workloads
+of different names have nothing in common; seed: workloads of one seed have the same shape."""
 
 import hashlib
 import json
@@ -54,7 +54,7 @@ def cancelled(streams, blocks, output, names):
 
 def chat(n, most, output, names, seed, trace=None):
     """Turns of conversations, each the last one's prompt and more. trace: JSON lines with hash_ids,
-    of which each becomes one block; without, conversations are made up. most: blocks of a prompt."""
+    of which each becomes one block; without, conversations are made up. most: blocks of one."""
     if trace:
         with open(trace) as f:
             lines = [json.loads(line) for _, line in zip(range(n), f)]

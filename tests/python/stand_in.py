@@ -296,7 +296,9 @@ class Engine:
                 (tensors[1], 2 * block * ROW, content[ROW:])]
 
     def _check_state(self, request, place, tensors, g, layer, rank):
-        for tensor, at, content in self._state(request, place, tensors, g, layer, rank) if place else ():
+        if place == 0:
+            return
+        for tensor, at, content in self._state(request, place, tensors, g, layer, rank):
             if bytes(tensor.memory[at : at + len(content)]) != content:
                 raise Wrong(f"{request.request_id}: the state of {place} tokens")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Groups and ranks in the vLLM connector, on stand-ins for vLLM: which layouts are known, and that what
-is loaded of them is right."""
+"""Groups and ranks in the vLLM connector, on stand-ins for vLLM: which layouts are known, and that
+what is loaded of them is right."""
 
 import stand_in
 import support

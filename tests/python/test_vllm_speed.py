@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""From which length on the vLLM connector loads instead of computing, and that its statistics say so."""
+"""From which length on the vLLM connector loads instead of computing; its statistics say so."""
 
 import support
 from stand_in import TOKENS, Request

@@ -45,7 +45,14 @@ class Case(support.Case):
     def settled(self, daemon):
         """Every save is published, and nothing is held."""
         busy = ("filling_slots", "open_loads", "leases")
-        support.until(lambda: not any(self.figures(daemon)[b] for b in busy), "not settled")
+        held = {}
+
+        def free():
+            figures = self.figures(daemon)
+            held.update((b, figures[b]) for b in busy)
+            return not any(held.values())
+
+        support.until(free, held)
 
 
 def layer_by_layer(kind):

@@ -1,5 +1,5 @@
-"""From how many tokens on loading a prefix is faster than computing it: what a load costs is measured
-when the worker starts, what computing costs in its forward passes."""
+"""From how many tokens on loading a prefix is faster than computing it: what a load costs is
+measured when the worker starts, what computing costs in its forward passes."""
 
 from __future__ import annotations
 

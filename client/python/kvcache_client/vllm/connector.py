@@ -309,8 +309,10 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         return {f"{prefix}_{k}": n for k, n in side.counts.items()} if side else {}
 
     def _figures(self) -> Dict[str, int]:
-        side = self._scheduler
-        return {f"scheduler{NOW}{k}": n for k, n in side.break_even.figures().items()} if side else {}
+        if self._scheduler is None:
+            return {}
+        figures = self._scheduler.break_even.figures()
+        return {f"scheduler{NOW}{k}": n for k, n in figures.items()}
 
     def get_kv_connector_stats(self) -> Optional[KvcacheStats]:
         """What was counted since the last call."""

@@ -30,6 +30,7 @@ class State:
     lease: Optional[Lease] = None
     fetch: int = 0  # what other daemons are asked for
     asked: bool = False
+    late: bool = False  # the daemon's last answer, which nobody waited for
 
 
 def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:
@@ -42,7 +43,7 @@ def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any,
 
 
 class Names:
-    """own_hashes: request.block_hashes are of no use; extra_keys: what belongs into an own chain."""
+    """own_hashes: request.block_hashes are of no use; extra_keys: belong into an own chain."""
 
     def __init__(self, block_tokens: int, own_hashes: bool, extra_keys: ExtraKeys) -> None:
         self.block_tokens = block_tokens

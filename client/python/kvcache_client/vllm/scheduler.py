@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ..client import Client, Role
@@ -28,6 +29,7 @@ from .requests import ExtraKeys, Names, State, no_extra_keys
 
 log = logging.getLogger("kvcache_client.vllm")
 
+LATE_S = 0.1  # between attempts to end leases that came late
 NULL_BLOCK = 0  # vLLM's id of "no block"
 
 
@@ -63,6 +65,8 @@ class SchedulerSide:
         self._names = itertools.count(1)
         self._orders = StepOrders()
         self._handed: Dict[str, Tuple[Lease, int]] = {}  # to so many ranks that have it now
+        self._late: List[State] = []  # ended, perhaps with a lease that nobody knows
+        self._late_at = 0.0
         self._link = Link(connect or self._connect, self._register, options.retry_s)
 
     # Starting.
@@ -169,7 +173,7 @@ class SchedulerSide:
         if client is None:
             return None
         self.counts["lookups"] += 1
-        keys = bytes(state.keys[: n * KEY_BYTES])
+        keys, state.late = bytes(state.keys[: n * KEY_BYTES]), False
         try:
             try:
                 lease = self._lease(client, keys, state.name)
@@ -178,6 +182,7 @@ class SchedulerSide:
                 lease = self._lease(client, keys, state.name)
         except DeadlineError:
             self.counts["late_lookups"] += 1
+            state.late = True
         except KvcacheError as error:
             self._failed(error)
         else:
@@ -304,6 +309,7 @@ class SchedulerSide:
 
     def build(self, output: Any) -> StepOrders:
         """build_connector_meta: the orders of this step."""
+        self._end_late()
         orders, self._orders = self._orders, StepOrders()
         orders.tokens = sum(output.num_scheduled_tokens.values())
         before: Dict[str, int] = {}
@@ -384,6 +390,19 @@ class SchedulerSide:
         state = self._requests.pop(request.request_id, None)
         if state is not None:
             self._drop(state)
+            if state.late:
+                self._late.append(state)
+
+    def _end_late(self) -> None:
+        """An answer that nobody waited for may have been a lease: by its name it is found. One a
+        step, until an answer is late again."""
+        if self._late and time.monotonic() >= self._late_at:
+            state = self._late.pop()
+            state.lease = self._look_up(state, 1)
+            self._drop(state)
+            if state.late:
+                self._late.append(state)
+                self._late_at = time.monotonic() + LATE_S
 
     def reset(self) -> bool:
         """reset_cache: everything saved before is a miss."""
