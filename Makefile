@@ -98,7 +98,7 @@ TEST_KINDS   := unit wire life fault
 # Tests of what is left out of the build are, too.
 LEFT_OUT     := $(if $(UCX),,$(foreach k,$(TEST_KINDS),tests/$(k)/test_peer_%.c) tests/fuzz/fuzz_peer.c) \
                 $(if $(DIRECTORY),,tests/life/test_peer_directory.c) \
-                $(if $(METRICS),,tests/life/test_metrics.c)
+                $(if $(METRICS),,$(addprefix tests/life/,test_metrics.c test_health.c test_peer_metrics.c))
 TEST_SOURCES := $(filter-out $(LEFT_OUT),$(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c))))
 FUZZ_SOURCES := $(filter-out $(LEFT_OUT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))

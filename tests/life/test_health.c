@@ -165,9 +165,7 @@ START_TEST(a_loop_that_did_not_run)
     daemon_freeze(d);
     usleep(FROZEN_US + 1000000); // its look is at most a second away
     daemon_thaw(d);
-    wait_for(is_wrong("wrong: the event loop did not run for 1") ||
-                 is_wrong("wrong: the event loop did not run for 2"),
-             ENGINE_MS);
+    wait_for(is_wrong("wrong: the event loop did not run for "), ENGINE_MS);
     http_get(port, "/metrics", &answer);
     ck_assert(http_value(&answer, "kvcached_event_loop_lag_seconds_sum") >= 1);
     daemon_stop(d);

@@ -14,7 +14,6 @@
 #include "tests/lib/engine.h"
 #include "tests/lib/exposition.h"
 #include "tests/lib/http.h"
-#include "tests/lib/pair.h"
 #include "tests/lib/wait.h"
 
 #define CLIENTS     1000
@@ -214,38 +213,6 @@ START_TEST(F26_no_metric_of_what_happened_stays_0)
 }
 END_TEST
 
-START_TEST(F26_what_peers_bring_is_counted_at_both_ends)
-{
-    const char *const args[] = {"--metrics", "127.0.0.1:0", NULL};
-    struct engine here, there;
-    struct pair p;
-
-    pair_open(&p, 2, args);
-    engine_open(&there, daemon_socket(p.daemons[0]));
-    engine_put(&there, 1, 8);
-    engine_open_with_peers(&here, daemon_socket(p.daemons[1]), ENGINE_MS);
-    engine_verify_all(&here, 1, 8);
-    get(http_port(2), "/metrics");
-    exposition_check(answer.body);
-    expect("kvcached_fetches_total", 1);
-    expect("kvcached_missed_fetches_total", 0);
-    expect("kvcached_fetched_blocks_total", 8);
-    expect("kvcached_fetch_duration_seconds_count", 1);
-    ck_assert(value("kvcached_fetched_wire_bytes_total") >= 8 * BLOCK_BYTES);
-    ck_assert(value("kvcached_path_bytes_total{path=\"peer_to_host\"}") +
-                  value("kvcached_path_bytes_total{path=\"peer_to_gpu\"}") ==
-              8 * BLOCK_BYTES);
-    expect("kvcached_path_bytes_total{path=\"worker_to_host\"}", 0);
-    get(http_port(1), "/metrics");
-    expect("kvcached_served_blocks_total", 8);
-    expect("kvcached_path_bytes_total{path=\"gpu_to_peer\"}", 8 * BLOCK_BYTES);
-    expect("kvcached_path_bytes_total{path=\"gpu_to_worker\"}", 0);
-    engine_close(&here);
-    engine_close(&there);
-    pair_close(&p);
-}
-END_TEST
-
 START_TEST(namespaces_have_a_bounded_number_of_samples)
 {
     struct engine e;
@@ -378,7 +345,6 @@ END_TEST
 
 CHECK_MAIN("life/metrics", CHECK_LIFE_S, the_text_keeps_the_rules_and_agrees_with_status,
            evictions_have_reasons_that_sum_up, F26_no_metric_of_what_happened_stays_0,
-           F26_what_peers_bring_is_counted_at_both_ends,
            namespaces_have_a_bounded_number_of_samples, other_paths_and_methods_are_refused,
            slow_and_hostile_clients_delay_no_worker, a_port_that_is_taken_is_a_warning,
            what_is_no_address_is_refused)
