@@ -272,8 +272,8 @@ static double reference(uint64_t bytes)
 
     if (server == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        freopen("/dev/null", "w", stdout);
-        freopen("/dev/null", "w", stderr);
+        if (freopen("/dev/null", "w", stdout) == NULL || freopen("/dev/null", "w", stderr) == NULL)
+            _exit(127);
         setenv("UCX_TLS", "tcp", 1);
         execlp("ucx_perftest", "ucx_perftest", "-p", "37410", NULL);
         _exit(127);
