@@ -15,6 +15,7 @@
 
 #include "daemon/base/fault.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/gpu.h"
 #include "tests/lib/log_file.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/tmpdir.h"
@@ -68,9 +69,10 @@ static const char *program(void)
 
 static void set_arguments(struct daemon *d, const char *const extra[])
 {
-    const char *const usual[] = {program(), "--socket",    d->socket, "--device",
-                                 "host",    "--gpu-bytes", "16M",     "--host-bytes",
-                                 "32M",     "--metrics",   "off"};
+    const char *const usual[] = {
+        program(),     "--socket", d->socket,      "--device", gpu_is_used() ? "cuda" : "host",
+        "--gpu-bytes", "16M",      "--host-bytes", "32M",      "--metrics",
+        "off"};
     size_t n = sizeof(usual) / sizeof(usual[0]);
 
     memcpy(d->argv, usual, sizeof(usual));
@@ -236,9 +238,9 @@ int daemon_run(const char *const extra_args[], char *ret_output, size_t size)
 
 const char *daemon_last_words(void)
 {
-    // valgrind has descriptors of its own.
-    return check_valgrind() ? "exit live_allocations=0 live_bytes=0 fds="
-                            : "exit live_allocations=0 live_bytes=0 fds=3";
+    // valgrind has descriptors of its own, and so has the driver of a GPU.
+    return check_valgrind() || gpu_is_used() ? "exit live_allocations=0 live_bytes=0 fds="
+                                             : "exit live_allocations=0 live_bytes=0 fds=3";
 }
 
 // How it ended: with nothing alive, which its last line says, and without its files.

@@ -9,6 +9,7 @@
 
 #include "client/ctl/content.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/gpu.h"
 
 static const uint32_t slice_bytes[ENGINE_SLICES] = {4096, 1000, 8192};
 
@@ -95,12 +96,25 @@ void engine_connect(struct engine *e, const char *socket, kvc_role role)
     ck_assert_msg(status == KVC_OK, "connect: %s", kvc_text(status));
 }
 
-// Private, or a memfd that the daemon may map.
+static bool is_lent(void)
+{
+    return lends == AS_IS_RUN ? check_copies_by_daemon() : lends == LENDS;
+}
+
+static void upload(const struct engine *e)
+{
+    if (e->device != NULL)
+        gpu_write(e->device, e->memory, MEMORY_BYTES);
+}
+
+// Private, or a memfd that the daemon may map, or a GPU's.
 static void make_memory(struct engine *e)
 {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
 
-    if (lends == AS_IS_RUN ? check_copies_by_daemon() : lends == LENDS) {
+    if (gpu_is_used())
+        e->device = gpu_alloc(MEMORY_BYTES);
+    if (e->device == NULL && is_lent()) {
         e->fd = memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         ck_assert_int_ge(e->fd, 0);
         ck_assert_int_eq(ftruncate(e->fd, (off_t)MEMORY_BYTES), 0);
@@ -123,14 +137,17 @@ static kvc_status try_register(struct engine *e, uint8_t ns)
     memset(desc.namespace_digest, ns, sizeof(desc.namespace_digest));
     if (e->memory == NULL)
         make_memory(e);
+    if (e->fd >= 0 || (e->device != NULL && is_lent()))
+        desc.copy = KVC_COPY_DAEMON;
     if (e->fd >= 0) {
         memory = (kvc_memory){.fd = e->fd, .base = e->memory, .bytes = MEMORY_BYTES};
-        desc.copy = KVC_COPY_DAEMON;
         desc.memories = &memory;
         desc.n_memories = 1;
     }
     for (uint32_t s = 0; s < ENGINE_SLICES; s++)
-        slices[s] = (kvc_slice){slice_at(e, s, 0), slice_bytes[s], slice_bytes[s], 0};
+        slices[s] = (kvc_slice){e->device != NULL ? e->device + (slice_at(e, s, 0) - e->memory)
+                                                  : slice_at(e, s, 0),
+                                slice_bytes[s], slice_bytes[s], 0};
     return kvc_register(e->client, &desc, &e->part);
 }
 
@@ -158,6 +175,8 @@ bool engine_try_open(struct engine *e, const char *socket, uint32_t ms)
 void engine_close(struct engine *e)
 {
     kvc_close(e->client);
+    if (e->device != NULL)
+        gpu_free(e->device);
     if (e->memory != NULL)
         munmap(e->memory, MEMORY_BYTES);
     if (e->fd >= 0)
@@ -174,12 +193,15 @@ void engine_fill(struct engine *e, uint32_t first, uint32_t n)
         for (uint32_t s = 0; s < ENGINE_SLICES; s++)
             content_write(key, s, slice_at(e, s, i), slice_bytes[s]);
     }
+    upload(e);
 }
 
 bool engine_holds(const struct engine *e, uint32_t first, uint32_t n)
 {
     uint8_t key[KVC_KEY_BYTES];
 
+    if (e->device != NULL)
+        gpu_read(e->memory, e->device, MEMORY_BYTES);
     for (uint32_t i = 0; i < n; i++) {
         make_key(first + i, key);
         for (uint32_t s = 0; s < ENGINE_SLICES; s++)
@@ -192,6 +214,7 @@ bool engine_holds(const struct engine *e, uint32_t first, uint32_t n)
 void engine_poison(struct engine *e)
 {
     memset(e->memory, POISON, MEMORY_BYTES);
+    upload(e);
 }
 
 // The second page of the block's last slice. It is a whole page of that slice alone.
@@ -370,13 +393,13 @@ uint32_t engine_lookup_all(struct engine *e, uint32_t first, uint32_t n)
     static uint64_t request = 1u << 20;
     uint64_t fetch;
 
-    succeed(e,
-            kvc_lookup(e->client, ++request, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
+    succeed(e, kvc_lookup(e->client, ++request, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
             "lookup");
     fetch = e->lease.fetch;
     if (fetch != 0) {
         succeed(e, kvc_remote(e->client, fetch, (uint32_t)patient_ms(), NULL), "remote");
-        succeed(e, kvc_lookup(e->client, request, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
+        succeed(e,
+                kvc_lookup(e->client, request, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
                 "lookup again");
         if (e->lease.fetch != 0)
             succeed(e, kvc_decline(e->client, e->lease.fetch), "decline");

@@ -19,7 +19,8 @@
 struct engine {
     kvc_client *client;
     kvc_part part;
-    uint8_t *memory;
+    uint8_t *memory; // on a GPU: what is, or was, there, as far as the test has asked
+    uint8_t *device; // NULL: the memory itself is the KV cache
     int fd;          // of the memory, which is lent when the test runs for that way to copy; or -1
     kvc_lease lease; // of the latest lookup
     uint32_t leased; // its first key

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"
+#include "tests/lib/gpu.h"
 
 #define GAP      24u // behind each block of a slice
 #define GAP_BYTE 0xa5
@@ -22,8 +23,12 @@ void kv_init(struct kv *kv, const uint32_t *slice_bytes, uint32_t n_slices, uint
     kv->memory = malloc(kv->bytes);
     ck_assert_ptr_nonnull(kv->memory);
     memset(kv->memory, GAP_BYTE, kv->bytes);
+    if (gpu_is_used()) {
+        kv->device = gpu_alloc(kv->bytes);
+        gpu_write(kv->device, kv->memory, kv->bytes);
+    }
     for (uint32_t i = 0; i < n_slices; i++) {
-        kv->slices[i].base = kv->memory + at;
+        kv->slices[i].base = (kv->device != NULL ? kv->device : kv->memory) + at;
         kv->slices[i].stride = slice_bytes[i] + GAP;
         kv->slices[i].bytes = slice_bytes[i];
         at += n_blocks * kv->slices[i].stride;
@@ -42,6 +47,8 @@ void kv_init(struct kv *kv, const uint32_t *slice_bytes, uint32_t n_slices, uint
 
 void kv_free(struct kv *kv)
 {
+    if (kv->device != NULL)
+        gpu_free(kv->device);
     if (kv->lent.base != NULL) {
         munmap(kv->memory, kv->bytes);
         close(kv->lent.fd);
@@ -49,7 +56,7 @@ void kv_free(struct kv *kv)
         free(kv->memory);
     }
     kv->lent.base = NULL;
-    kv->memory = NULL;
+    kv->memory = kv->device = NULL;
 }
 
 void kv_lend(struct kv *kv)
@@ -57,7 +64,9 @@ void kv_lend(struct kv *kv)
     uint8_t *memory;
     int fd;
 
-    if (kv->lent.base != NULL)
+    if (kv->device != NULL)
+        kv->desc.copy = KVC_COPY_DAEMON;
+    if (kv->device != NULL || kv->lent.base != NULL)
         return;
     fd = memfd_create("test-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ck_assert_int_ge(fd, 0);
@@ -77,7 +86,27 @@ void kv_lend(struct kv *kv)
 
 static uint8_t *at(const struct kv *kv, uint32_t slice, uint32_t block)
 {
-    return (uint8_t *)kv->slices[slice].base + block * kv->slices[slice].stride;
+    uint8_t *there = (uint8_t *)kv->slices[slice].base + block * kv->slices[slice].stride;
+
+    return kv->device != NULL ? kv->memory + (there - kv->device) : there;
+}
+
+static void upload(const struct kv *kv, uint32_t slice, uint32_t block)
+{
+    const uint8_t *here = at(kv, slice, block);
+
+    if (kv->device != NULL)
+        gpu_write(kv->device + (here - kv->memory), here, kv->slices[slice].bytes);
+}
+
+// With the gap behind it.
+const uint8_t *kv_at(const struct kv *kv, uint32_t slice, uint32_t block)
+{
+    uint8_t *here = at(kv, slice, block);
+
+    if (kv->device != NULL)
+        gpu_read(here, kv->device + (here - kv->memory), kv->slices[slice].bytes + GAP);
+    return here;
 }
 
 static uint8_t content(uint64_t seed, uint32_t slice, uint32_t byte)
@@ -91,21 +120,25 @@ static uint8_t content(uint64_t seed, uint32_t slice, uint32_t byte)
 
 void kv_fill(struct kv *kv, uint32_t block, uint64_t seed)
 {
-    for (uint32_t s = 0; s < kv->desc.n_slices; s++)
+    for (uint32_t s = 0; s < kv->desc.n_slices; s++) {
         for (uint32_t i = 0; i < kv->slices[s].bytes; i++)
             at(kv, s, block)[i] = content(seed, s, i);
+        upload(kv, s, block);
+    }
 }
 
 void kv_clear(struct kv *kv, uint32_t block)
 {
-    for (uint32_t s = 0; s < kv->desc.n_slices; s++)
+    for (uint32_t s = 0; s < kv->desc.n_slices; s++) {
         memset(at(kv, s, block), 0, kv->slices[s].bytes);
+        upload(kv, s, block);
+    }
 }
 
-static bool gap_is_whole(const struct kv *kv, uint32_t slice, uint32_t block)
+static bool gap_is_whole(const uint8_t *gap)
 {
     for (uint32_t i = 0; i < GAP; i++)
-        if (at(kv, slice, block)[kv->slices[slice].bytes + i] != GAP_BYTE)
+        if (gap[i] != GAP_BYTE)
             return false;
     return true;
 }
@@ -113,10 +146,12 @@ static bool gap_is_whole(const struct kv *kv, uint32_t slice, uint32_t block)
 bool kv_holds(const struct kv *kv, uint32_t block, uint64_t seed)
 {
     for (uint32_t s = 0; s < kv->desc.n_slices; s++) {
+        const uint8_t *bytes = kv_at(kv, s, block);
+
         for (uint32_t i = 0; i < kv->slices[s].bytes; i++)
-            if (at(kv, s, block)[i] != content(seed, s, i))
+            if (bytes[i] != content(seed, s, i))
                 return false;
-        if (!gap_is_whole(kv, s, block))
+        if (!gap_is_whole(bytes + kv->slices[s].bytes))
             return false;
     }
     return true;
@@ -125,10 +160,12 @@ bool kv_holds(const struct kv *kv, uint32_t block, uint64_t seed)
 bool kv_cleared(const struct kv *kv, uint32_t block)
 {
     for (uint32_t s = 0; s < kv->desc.n_slices; s++) {
+        const uint8_t *bytes = kv_at(kv, s, block);
+
         for (uint32_t i = 0; i < kv->slices[s].bytes; i++)
-            if (at(kv, s, block)[i] != 0)
+            if (bytes[i] != 0)
                 return false;
-        if (!gap_is_whole(kv, s, block))
+        if (!gap_is_whole(bytes + kv->slices[s].bytes))
             return false;
     }
     return true;

@@ -20,7 +20,8 @@
 struct kv {
     kvc_part_desc desc;
     kvc_slice slices[KV_SLICES_MAX];
-    uint8_t *memory;
+    uint8_t *memory; // on a GPU: what is, or was, there, as far as the test has asked
+    uint8_t *device; // NULL: the memory itself is the KV cache
     uint64_t bytes;
     kvc_memory lent; // base NULL: it is not
 };
@@ -30,8 +31,11 @@ void kv_init(struct kv *kv, const uint32_t *slice_bytes, uint32_t n_slices, uint
 void kv_free(struct kv *kv);
 
 // Moves the memory, with what it holds, into a memfd for the daemon to copy from and to, as kv_init
-// does by itself in a test that runs for the second time. Once more does nothing.
+// does by itself in a test that runs for the second time. Memory of a GPU stays, and is lent.
 void kv_lend(struct kv *kv);
+
+// The bytes of a slice of a block, as they are.
+const uint8_t *kv_at(const struct kv *kv, uint32_t slice, uint32_t block);
 
 void kv_fill(struct kv *kv, uint32_t block, uint64_t seed);
 void kv_clear(struct kv *kv, uint32_t block);

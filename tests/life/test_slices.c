@@ -106,8 +106,7 @@ static kvc_status load(const kvc_lease *lease, uint32_t layer, uint32_t n_layers
 static bool has_slice(uint32_t s)
 {
     for (uint32_t i = 0; i < N; i++)
-        if (memcmp((uint8_t *)kv_other.slices[s].base + i * kv_other.slices[s].stride,
-                   (uint8_t *)kv.slices[s].base + i * kv.slices[s].stride, kv.slices[s].bytes) != 0)
+        if (memcmp(kv_at(&kv_other, s, i), kv_at(&kv, s, i), kv.slices[s].bytes) != 0)
             return false;
     return true;
 }
