@@ -160,7 +160,7 @@ kvc_status client_distrust(kvc_client *client, const char *field, const char *de
 #define client_distrust(...) ((client_distrust)(__VA_ARGS__), KVC_E_PROTOCOL)
 #endif
 
-/* A stream that begin or share_event of the device does not take. Returns the status. */
+/* A stream that begin or write_gate of the device does not take. Returns the status. */
 kvc_status client_refuse_stream(kvc_client *client, kvc_status status);
 
 /* Parts: part.c. */

@@ -138,7 +138,7 @@ bool codec_get_adopt_reply(struct codec_scratch *scratch, const struct wire_pack
 
 /* Copies: codec_copy.c. */
 
-#define CODEC_HANDLE_BYTES 64u /* of memory and of events of a GPU's driver */
+#define CODEC_HANDLE_BYTES 64u /* of memory of a GPU's driver */
 
 struct codec_load {
     uint64_t lease;
@@ -147,7 +147,8 @@ struct codec_load {
     uint64_t region;                /* 0: the worker copies */
     const uint32_t *blocks;         /* count, for the daemon */
     const uint64_t *sums;           /* count, for the daemon, or NULL */
-    const uint8_t *event;           /* CODEC_HANDLE_BYTES, for the daemon, or NULL */
+    uint32_t gate;                  /* what the daemon waits for */
+    uint64_t gate_number;           /* 0: nothing */
     bool release;                   /* the lease ends with it */
 };
 kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *len);
@@ -183,7 +184,8 @@ struct codec_save_entry {
 struct codec_save {
     uint64_t save; /* of which these are more slices; 0: a new one */
     bool checksums, notify;
-    const uint8_t *event; /* CODEC_HANDLE_BYTES, for the daemon, or NULL */
+    uint32_t gate;        /* what the daemon waits for */
+    uint64_t gate_number; /* 0: nothing */
 };
 kvc_status codec_put_save(const struct codec_save *save, const struct codec_save_entry *entries,
                           uint32_t n_entries, uint8_t *body, size_t *len);

@@ -17,7 +17,8 @@ kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *
     message.region = load->region;
     message.n_blocks = load->region != 0 ? load->count : 0;
     message.blocks = (uint32_t *)load->blocks;
-    message.event = codec_bytes(load->event, load->event != NULL ? CODEC_HANDLE_BYTES : 0);
+    message.gate = load->gate;
+    message.gate_number = load->gate_number;
     message.n_sums = load->sums != NULL ? load->count : 0;
     message.sums = (uint64_t *)load->sums;
     message.release = load->release;
@@ -87,7 +88,8 @@ kvc_status codec_put_save(const struct codec_save *save, const struct codec_save
     message.save = save->save;
     message.checksums = save->checksums;
     message.notify = save->notify;
-    message.event = codec_bytes(save->event, save->event != NULL ? CODEC_HANDLE_BYTES : 0);
+    message.gate = save->gate;
+    message.gate_number = save->gate_number;
     return codec_pack_body(&message.base, body, len);
 }
 

@@ -28,6 +28,12 @@ struct copy_job {
     const struct copy_word *word; /* written behind the job and seen by others after it, or NULL */
 };
 
+/* A gate of the completion page, and what it must have. */
+struct copy_gate {
+    uint32_t index;
+    uint64_t number; /* 0: there is nothing to wait for */
+};
+
 struct copy_ops {
     const char *name; /* as HelloReply.device says it */
 
@@ -51,11 +57,9 @@ struct copy_ops {
     /* Waits until the jobs of this call have ended, after one of them failed. */
     kvc_status (*settle)(struct cuda *cuda, void *stream);
 
-    /* For the daemon's copies: an event behind all that is on the stream so far, as
-     * CODEC_HANDLE_BYTES of a handle. *event is NULL where there is nothing to wait for. KVC_E_BUSY
-     * as for begin. */
-    kvc_status (*share_event)(struct cuda *cuda, void *stream, uint8_t *handle,
-                              const uint8_t **event);
+    /* For the daemon's copies, which wait for it: a number in a gate of the completion page, behind
+     * all that is on the stream so far. KVC_E_BUSY as for begin. */
+    kvc_status (*write_gate)(struct cuda *cuda, void *stream, struct copy_gate *gate);
 
     /* Memory for cells that the host reads: n of them, kept by the client. */
     uint64_t *(*cells_make)(struct cuda *cuda, uint32_t n);

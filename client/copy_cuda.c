@@ -122,17 +122,14 @@ static void end(struct cuda *cuda, void *stream)
     cuda_leave(cuda);
 }
 
-static kvc_status share_event(struct cuda *cuda, void *stream, uint8_t *handle,
-                              const uint8_t **event)
+static kvc_status write_gate(struct cuda *cuda, void *stream, struct copy_gate *gate)
 {
     kvc_status status = begin(cuda, stream);
 
     if (status != KVC_OK)
         return status;
-    status = cuda_share_event(cuda, lane_of(cuda, stream), stream, handle);
+    status = cuda_write_gate(cuda, lane_of(cuda, stream), stream, gate);
     end(cuda, stream);
-    if (status == KVC_OK)
-        *event = handle;
     return status;
 }
 
@@ -269,7 +266,7 @@ const struct copy_ops copy_cuda = {
     .scatter = scatter,
     .prove = prove,
     .settle = settle,
-    .share_event = share_event,
+    .write_gate = write_gate,
     .cells_make = cells_make,
     .cells_free = cells_free,
     .mark_make = mark_make,

@@ -101,13 +101,11 @@ static kvc_status host_mark_passed(struct cuda *cuda, void *mark)
     return KVC_OK;
 }
 
-static kvc_status host_share_event(struct cuda *cuda, void *stream, uint8_t *handle,
-                                   const uint8_t **event)
+static kvc_status host_write_gate(struct cuda *cuda, void *stream, struct copy_gate *gate)
 {
     (void)cuda;
     (void)stream;
-    (void)handle;
-    *event = NULL;
+    *gate = (struct copy_gate){0};
     return KVC_OK;
 }
 
@@ -121,7 +119,7 @@ const struct copy_ops copy_host = {
     .scatter = host_scatter,
     .prove = host_prove,
     .settle = host_settle,
-    .share_event = host_share_event,
+    .write_gate = host_write_gate,
     .cells_make = host_cells_make,
     .cells_free = host_cells_free,
     .mark_make = host_mark_make,

@@ -117,10 +117,8 @@ static void release(struct cuda *cuda)
             if (cuda->lanes[i].event != NULL)
                 (void)driver->event_destroy(cuda->lanes[i].event);
         for (uint32_t i = 0; i < CUDA_LANES; i++)
-            if (cuda->lanes[i].shared != NULL)
-                (void)driver->event_destroy(cuda->lanes[i].shared);
-        if (cuda->lanes[0].scratch != 0)
-            (void)driver->memory_free(cuda->lanes[0].scratch);
+            if (cuda->lanes[0].scratch != 0)
+                (void)driver->memory_free(cuda->lanes[0].scratch);
         if (cuda->stream != NULL)
             (void)driver->stream_destroy(cuda->stream);
         if (cuda->has_kernels)
@@ -278,6 +276,11 @@ void cuda_know_host(struct cuda *cuda, const uint8_t *base, uint64_t bytes)
 {
     cuda->host_base = (uintptr_t)base;
     cuda->host_bytes = bytes;
+}
+
+void cuda_know_page(struct cuda *cuda, const uint8_t *page)
+{
+    cuda->page = (uintptr_t)page;
 }
 
 kvc_status cuda_register(struct cuda *cuda, uint8_t *at, uint64_t bytes, bool writable)

@@ -14,7 +14,7 @@
 #include "kernels/cuda_driver.h"
 #include "proto/limits.h"
 
-#define CUDA_LANES 16u /* streams that are told apart; more share */
+#define CUDA_LANES KVC_PAGE_GATES /* streams that are told apart; more share */
 
 /*
  * What launches on one stream share. Streams are named by their caller's handles, which may be
@@ -26,9 +26,9 @@ struct cuda_lane {
     void *event; /* behind the last call on the stream */
     uint64_t scratch;
     uint64_t last_use;
-    void *shared; /* the event that the daemon waits for; NULL until it is asked to */
-    struct cuda_ipc handle;
 };
+
+struct copy_gate;
 
 struct cuda {
     struct cuda_driver driver;
@@ -42,6 +42,8 @@ struct cuda {
     struct cuda_lane lanes[CUDA_LANES];
     uint64_t uses;
     uint64_t host_base, host_bytes; /* of the daemon's host memory here */
+    uint64_t page;                  /* the completion page; 0: none */
+    uint64_t gates;                 /* numbers that were written into gates */
 };
 
 /* KVC_E_NO_DEVICE, KVC_E_UNSUPPORTED or KVC_E_DEVICE with a sentence in why. */
@@ -66,6 +68,8 @@ void cuda_unmap(struct cuda *cuda, uint8_t *at, uint64_t bytes);
 kvc_status cuda_open_handle(struct cuda *cuda, const uint8_t handle[CUDA_IPC_BYTES], uint64_t bytes,
                             uint8_t **at);
 void cuda_close_handle(struct cuda *cuda, uint8_t *at);
+/* The completion page, registered; NULL: there is none any more. */
+void cuda_know_page(struct cuda *cuda, const uint8_t *page);
 /* Where the host tier's addresses are: copies to it take few thread blocks. */
 void cuda_know_host(struct cuda *cuda, const uint8_t *base, uint64_t bytes);
 kvc_status cuda_register(struct cuda *cuda, uint8_t *at, uint64_t bytes, bool writable);
@@ -82,9 +86,9 @@ kvc_status cuda_find_piece(const struct cuda *cuda, uint64_t address, struct cud
 /* A descriptor, the caller's, or -1 and a handle. KVC_E_UNSUPPORTED: it is not to be shared. */
 kvc_status cuda_export(const struct cuda *cuda, uint64_t at, bool legacy, int *fd,
                        uint8_t handle[CUDA_IPC_BYTES]);
-/* Records an event of the lane's on the stream, which other processes know by the handle. */
-kvc_status cuda_share_event(const struct cuda *cuda, struct cuda_lane *lane, void *stream,
-                            uint8_t handle[CUDA_IPC_BYTES]);
+/* Has the stream write a number into the lane's gate of the completion page. */
+kvc_status cuda_write_gate(struct cuda *cuda, const struct cuda_lane *lane, void *stream,
+                           struct copy_gate *gate);
 
 /* Whether kernels on this GPU may touch what is at the address; why not, in words, or NULL. */
 const char *cuda_judge(const struct cuda *cuda, const void *address);

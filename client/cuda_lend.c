@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "client/copy.h"
 #include "client/cuda.h"
 
 kvc_status cuda_find_piece(const struct cuda *cuda, uint64_t address, struct cuda_piece *piece,
@@ -66,22 +67,20 @@ kvc_status cuda_export(const struct cuda *cuda, uint64_t at, bool legacy, int *f
     return status;
 }
 
-kvc_status cuda_share_event(const struct cuda *cuda, struct cuda_lane *lane, void *stream,
-                            uint8_t handle[CUDA_IPC_BYTES])
+/* The next number is written behind the one before, also when the lane has another stream by then.
+ */
+kvc_status cuda_write_gate(struct cuda *cuda, const struct cuda_lane *lane, void *stream,
+                           struct copy_gate *gate)
 {
-    int error = 0;
+    const uint32_t index = (uint32_t)(lane - cuda->lanes);
+    int error;
 
-    if (lane->shared == NULL) {
-        error = cuda->driver.event_create(&lane->shared,
-                                          CUDA_EVENT_NO_TIMING | CUDA_EVENT_INTERPROCESS);
-        if (error != 0)
-            lane->shared = NULL;
-        else
-            error = cuda->driver.ipc_export_event(&lane->handle, lane->shared);
-    }
-    if (error == 0)
-        error = cuda->driver.event_record(lane->shared, stream);
-    if (error == 0)
-        memcpy(handle, &lane->handle, sizeof(lane->handle));
+    if (cuda->page == 0)
+        return KVC_E_UNSUPPORTED;
+    gate->index = index;
+    gate->number = ++cuda->gates;
+    error = cuda->driver.stream_write(
+        stream, cuda->page + (uint64_t)index * KVC_PAGE_STRIDE + KVC_PAGE_GATE_OFFSET, gate->number,
+        0);
     return cuda_status(error);
 }

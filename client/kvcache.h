@@ -156,8 +156,8 @@ typedef struct kvc_slice {
  * With a daemon that has a GPU it is memory of the client's GPU, which must be one of the daemon's,
  * and the library finds what it consists of by itself: allocations of cudaMalloc, or pieces that
  * were mapped with a handle of the kind of a descriptor (torch's expandable_segments), not memory of
- * a stream's pool or managed memory. Copies then wait for an event that is recorded on `stream`: a
- * save for what computes its blocks, a load for what still uses its destinations.
+ * a stream's pool or managed memory. Copies then wait for all that is on `stream`: a save for what
+ * computes its blocks, a load for what still uses its destinations.
  */
 typedef enum kvc_copy { KVC_COPY_WORKER = 0, KVC_COPY_DAEMON = 1 } kvc_copy;
 

@@ -51,7 +51,7 @@ static kvc_status take_reply(kvc_client *client, const struct wire_packet *packe
 kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const struct part *part,
                           uint32_t at, uint32_t n, bool *mismatch)
 {
-    uint8_t handle[CODEC_HANDLE_BYTES];
+    struct copy_gate gate;
     struct codec_load load = {
         .lease = args->lease,
         .part = part->id,
@@ -67,10 +67,12 @@ kvc_status load_by_daemon(kvc_client *client, const kvc_load_args *args, const s
     };
     struct call call = {.type = WIRE_LOAD, .arg = LOAD_BY_DAEMON};
     struct wire_packet packet;
-    kvc_status status = client->copy->share_event(client->cuda, args->stream, handle, &load.event);
+    kvc_status status = client->copy->write_gate(client->cuda, args->stream, &gate);
 
     if (status != KVC_OK)
         return client_refuse_stream(client, status);
+    load.gate = gate.index;
+    load.gate_number = gate.number;
     status = codec_put_load(&load, client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->load_ms, &packet);
     if (status == KVC_E_DEADLINE)

@@ -85,8 +85,8 @@ static kvc_status open_page(struct map *map, const struct codec_hello_reply *hel
     void *page;
 
     *what = "page";
-    if (hello->page_words == 0 || hello->page_stride != KVC_PAGE_STRIDE || bytes > PAGE_BYTES_MAX ||
-        !is_stable_memfd(fd, bytes))
+    if (hello->page_words < KVC_PAGE_GATES || hello->page_stride != KVC_PAGE_STRIDE ||
+        bytes > PAGE_BYTES_MAX || !is_stable_memfd(fd, bytes))
         return KVC_E_PROTOCOL;
     page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
@@ -97,6 +97,8 @@ static kvc_status open_page(struct map *map, const struct codec_hello_reply *hel
         return KVC_E_MAP;
     }
     map->page = page;
+    if (map->cuda != NULL)
+        cuda_know_page(map->cuda, page);
     if (map->cuda != NULL && map->tiers[1].base != NULL)
         cuda_know_host(map->cuda, map->tiers[1].base, map->tiers[1].bytes);
     map->page_words = hello->page_words;
@@ -171,8 +173,10 @@ void map_close(struct map *map, bool inherited)
         free(map->tiers[i].opened);
     }
     if (!inherited && map->page != NULL) {
-        if (map->cuda != NULL)
+        if (map->cuda != NULL) {
+            cuda_know_page(map->cuda, NULL);
             cuda_unregister(map->cuda, map->page);
+        }
         munmap(map->page, (size_t)map->page_words * map->page_stride);
     }
     *map = (struct map){0};

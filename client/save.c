@@ -148,7 +148,7 @@ static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
 {
     const kvc_save_args *args = saving->args;
     struct codec_save_entry entries[KVC_ENTRIES_MAX];
-    uint8_t handle[CODEC_HANDLE_BYTES];
+    struct copy_gate gate;
     struct codec_save request = {
         .save = args->more_of, .checksums = !args->no_checksums, .notify = save != NULL};
     struct call call = {.type = WIRE_SAVE};
@@ -167,9 +167,11 @@ static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
             .blocks = args->entries[i].blocks,
         };
     if (saving->by_daemon) {
-        status = client->copy->share_event(client->cuda, args->stream, handle, &request.event);
+        status = client->copy->write_gate(client->cuda, args->stream, &gate);
         if (status != KVC_OK)
             return client_refuse_stream(client, status);
+        request.gate = gate.index;
+        request.gate_number = gate.number;
     }
     status = codec_put_save(&request, entries, args->n_entries, client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->save_ms, &packet);

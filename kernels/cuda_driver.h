@@ -53,7 +53,6 @@ enum cuda_attribute { /* CUdevice_attribute */
 #define CUDA_CONTEXT_BLOCKING_SYNC  4u
 #define CUDA_STREAM_NON_BLOCKING    1u
 #define CUDA_EVENT_NO_TIMING        2u
-#define CUDA_EVENT_INTERPROCESS     4u
 #define CUDA_IPC_PEER_ACCESS        1u
 #define CUDA_HOST_PORTABLE          1u
 #define CUDA_HOST_MAPPED            2u
@@ -120,8 +119,6 @@ struct cuda_ipc {
     X(ipc_open, "cuIpcOpenMemHandle", 11000,                                                       \
       (uint64_t * address, struct cuda_ipc handle, unsigned flags))                                \
     X(ipc_close, "cuIpcCloseMemHandle", 4010, (uint64_t address))                                  \
-    X(ipc_export_event, "cuIpcGetEventHandle", 4010, (struct cuda_ipc * handle, void *event))      \
-    X(ipc_open_event, "cuIpcOpenEventHandle", 4010, (void **event, struct cuda_ipc handle))        \
     X(host_alloc, "cuMemHostAlloc", 2020, (void **memory, size_t bytes, unsigned flags))           \
     X(host_free, "cuMemFreeHost", 2000, (void *memory))                                            \
     X(host_register, "cuMemHostRegister", 6050, (void *memory, size_t bytes, unsigned flags))      \
@@ -154,6 +151,8 @@ struct cuda_ipc {
     X(stream_synchronize, "cuStreamSynchronize", 2000, (void *stream))                             \
     X(stream_capturing, "cuStreamIsCapturing", 10000, (void *stream, int *status))                 \
     X(stream_wait, "cuStreamWaitEvent", 3020, (void *stream, void *event, unsigned flags))         \
+    X(stream_write, "cuStreamWriteValue64", 11070,                                                 \
+      (void *stream, uint64_t to, uint64_t value, unsigned flags))                                 \
     X(stream_call, "cuLaunchHostFunc", 10000, (void *stream, void (*call)(void *arg), void *arg))  \
     X(event_create, "cuEventCreate", 2000, (void **event, unsigned flags))                         \
     X(event_destroy, "cuEventDestroy", 4000, (void *event))                                        \

@@ -55,6 +55,8 @@
 #define KVC_PAGE_STRIDE      1024u /* bytes from one entry to the next */
 #define KVC_PAGE_CELLS       64u   /* checksum cells at the start of an entry */
 #define KVC_PAGE_WORD_OFFSET 512u  /* the word, behind the cells */
+#define KVC_PAGE_GATES       16u   /* entries that have a gate besides */
+#define KVC_PAGE_GATE_OFFSET 520u  /* the gate, behind the word */
 
 /* Times, milliseconds. */
 #define KVC_LEASE_MS_DEFAULT   30000u

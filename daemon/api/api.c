@@ -121,8 +121,6 @@ static kvc_status start_errands(struct api *api)
     for (uint32_t i = 0; device->lending != NULL && i < device->n_gpus && status == KVC_OK; i++) {
         snprintf(name, sizeof(name), "gpu%u", i);
         status = errands_create(api->config.loop, name, &api->errands[i]);
-        if (status == KVC_OK)
-            status = gates_create(api, i, &api->gates[i]);
         if (status != KVC_OK)
             break;
         api->calibrate[i] = (struct errand){.work = calibrate, .done = calibrated, .arg = api};
@@ -193,6 +191,8 @@ kvc_status api_serve(struct api *api, struct store *store, struct tier *const ti
         status = gone_create(api->config.loop, api->config.device, session_gone, &api->gone);
     if (status == KVC_OK)
         status = loss_create(api, &api->loss);
+    if (status == KVC_OK)
+        status = gates_create(api, &api->gates);
     if (status == KVC_OK)
         status = start_errands(api);
     if (status != KVC_OK)
@@ -291,10 +291,9 @@ void api_destroy(struct api *api)
         session_free(s);
     gone_destroy(api->gone);
     loss_close(api->loss);
-    for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++) {
-        gates_destroy(api->gates[i]);
+    gates_destroy(api->gates);
+    for (uint32_t i = 0; i < DEVICE_GPUS_MAX; i++)
         errands_destroy(api->errands[i]);
-    }
     save_scratch_destroy(api);
     codec_destroy(api->codec);
     connection_hub_fini(&api->hub);

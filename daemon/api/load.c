@@ -7,7 +7,7 @@
 static kvc_status check_load(const struct session *s, const struct msg_load *load,
                              struct refusal *why)
 {
-    kvc_status status = transfer_check_event(s, load->event, load->region != 0, why);
+    kvc_status status = transfer_check_gate(s, &load->gate, load->region != 0, why);
 
     if (status != KVC_OK)
         return status;

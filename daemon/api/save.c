@@ -39,7 +39,7 @@ void save_scratch_destroy(struct api *api)
 static kvc_status check_save(const struct session *s, const struct msg_save *save,
                              struct refusal *why)
 {
-    kvc_status status = transfer_check_event(s, save->event, transfer_is_asked(save), why);
+    kvc_status status = transfer_check_gate(s, &save->gate, transfer_is_asked(save), why);
 
     if (status != KVC_OK)
         return status;

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/api/gate.h"
 #include "daemon/api/memory.h"
 #include "daemon/api/remote.h"
 #include "daemon/api/silence.h"
@@ -130,7 +129,6 @@ static void connection_ended(void *arg)
     watch_forget_session(s);
     store_owner_end(s->api->store, s->owner);
     transfer_forget_session(s);
-    gate_forget_session(s);
     memory_forget_session(s);
     if (process_is_gone(s->process))
         process_and_connection_ended(s);
@@ -220,7 +218,6 @@ void session_accept(void *arg, int sock)
     list_init(&s->aborts);
     list_init(&s->memories);
     list_init(&s->transfers);
-    list_init(&s->events);
     list_init(&s->remotes);
     copier_queue_init(&s->copies);
     list_init(&s->on_gpu.link);

@@ -46,7 +46,7 @@ struct api {
     struct gone *gone; /* NULL: no device that processes could outlive themselves on */
     struct errands *errands[DEVICE_GPUS_MAX]; /* of each GPU on which the daemon copies */
     struct errand calibrate[DEVICE_GPUS_MAX]; /* their first */
-    struct gates *gates[DEVICE_GPUS_MAX];
+    struct gates *gates;
     uv_timer_t room_timer; /* runs while a save waits for room */
     struct list sessions;
     struct list waiting; /* saves that wait for room, first come first served */
@@ -91,7 +91,6 @@ struct session {
     struct list aborts;         /* replies to ABORT that wait for save_done */
     struct list memories;       /* its own memory, for copies by the daemon */
     struct list transfers;      /* saves and loads that the daemon copies */
-    struct list events;         /* that they have waited for: gate.h */
     struct copier_queue copies; /* their chunks */
     uint32_t n_loads;           /* of the transfers */
     struct list remotes;        /* what peers are asked for */

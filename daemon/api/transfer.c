@@ -63,29 +63,28 @@ static void end_chunk(struct transfer_chunk *chunk, kvc_status status)
         t->status = status;
 }
 
-kvc_status transfer_check_event(const struct session *s, struct bytes event, bool by_daemon,
-                                struct refusal *why)
+kvc_status transfer_check_gate(const struct session *s, const struct msg_gate *gate, bool by_daemon,
+                               struct refusal *why)
 {
-    if (event.len == 0)
+    if (gate->event.len > 0)
+        return refuse(why, KVC_E_UNSUPPORTED, "events are not waited for, gates are", "event");
+    if (gate->number == 0)
         return KVC_OK;
-    if (s->api->config.device->lending == NULL)
-        return refuse(why, KVC_E_UNSUPPORTED, "no event can be waited for", "event");
-    if (event.len != DEVICE_HANDLE_BYTES)
-        return refuse(why, KVC_E_INVALID, "not 64 bytes", "event");
     if (!by_daemon)
-        return refuse(why, KVC_E_INVALID, "of something that the daemon does not copy", "event");
+        return refuse(why, KVC_E_INVALID, "of something that the daemon does not copy", "gate");
+    if (gate->index >= KVC_PAGE_GATES)
+        return refuse(why, KVC_E_INVALID, "no such gate", "gate");
+    if (owner_page_fd(s->owner) < 0)
+        return refuse(why, KVC_E_INVALID, "without a completion page", "gate");
     return KVC_OK;
 }
 
-kvc_status transfer_take_event(struct transfer *t, struct bytes event, struct refusal *why)
+void transfer_take_gate(struct transfer *t, const struct msg_gate *gate)
 {
-    kvc_status status;
-
-    if (event.len == 0)
-        return KVC_OK;
-    status = gate_prepare(t->session, event.data, &t->gate);
-    return status == KVC_OK ? KVC_OK
-                            : refuse(why, status, "no room for another event to wait for", "event");
+    list_init(&t->gate.link);
+    t->gate.session = gate->number != 0 ? t->session : NULL;
+    t->gate.gate = gate->index;
+    t->gate.number = gate->number;
 }
 
 /* None of its chunks has begun, and none will. */
@@ -99,7 +98,7 @@ static void end_all(struct transfer *t, kvc_status status)
 
 void transfer_drop_waiting(struct transfer *t)
 {
-    if (t->gate.event != NULL)
+    if (t->gate.session != NULL)
         end_all(t, KVC_E_CANCELLED);
     for (uint32_t i = 0; i < t->n_chunks; i++)
         if (t->chunks[i].state == CHUNK_STARTED &&
@@ -163,23 +162,9 @@ static void start_copies(struct transfer *t)
     }
 }
 
-static void fail(struct transfer *t, kvc_status status)
+static void gate_passed(struct gate_wait *wait)
 {
-    end_all(t, status);
-    if (t->way == COPIER_GATHER)
-        transfer_cancel_save(t->session, t->save_id);
-    else
-        transfer_settle(t);
-}
-
-static void event_passed(struct gate_wait *wait, kvc_status status)
-{
-    struct transfer *t = container_of(wait, struct transfer, gate);
-
-    if (status == KVC_OK)
-        start_copies(t);
-    else
-        fail(t, status);
+    start_copies(container_of(wait, struct transfer, gate));
 }
 
 void transfer_start_chunks(struct transfer *t)
@@ -188,11 +173,13 @@ void transfer_start_chunks(struct transfer *t)
     t->n_left = t->n_chunks;
     for (uint32_t i = 0; i < t->n_chunks; i++)
         t->chunks[i].transfer = t;
-    t->gate.passed = event_passed;
-    if (t->gate.event != NULL)
+    t->gate.passed = gate_passed;
+    if (!gate_is_open(&t->gate)) {
         gate_wait(&t->gate);
-    else
-        start_copies(t);
+        return;
+    }
+    gate_forget(&t->gate);
+    start_copies(t);
 }
 
 void transfer_forget_session(struct session *s)

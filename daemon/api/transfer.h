@@ -11,9 +11,9 @@
 struct transfer;
 
 bool transfer_is_asked(const struct msg_save *save);
-/* An event to wait for, of a request whose bytes the daemon copies or does not. */
-kvc_status transfer_check_event(const struct session *session, struct bytes event, bool by_daemon,
-                                struct refusal *why);
+/* A gate to wait for, of a request whose bytes the daemon copies or does not. */
+kvc_status transfer_check_gate(const struct session *session, const struct msg_gate *gate,
+                               bool by_daemon, struct refusal *why);
 
 /*
  * Checks regions and block ids of a save, or of more slices of one, and takes them into use;

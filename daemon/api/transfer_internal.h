@@ -55,8 +55,8 @@ struct transfer {
 struct transfer *transfer_make(struct session *session, enum copier_way way, uint32_t n_blocks,
                                uint32_t n_chunks);
 void transfer_release(struct transfer *transfer);
-/* The event of the request, which was checked; none is fine. */
-kvc_status transfer_take_event(struct transfer *transfer, struct bytes event, struct refusal *why);
+/* The gate of the request, which was checked; none is fine. */
+void transfer_take_gate(struct transfer *transfer, const struct msg_gate *gate);
 
 /* The chunks that are there; afterwards it ends by itself. */
 void transfer_start_chunks(struct transfer *transfer);

@@ -145,8 +145,7 @@ kvc_status transfer_load(struct session *s, const struct request *request, struc
         t->n_memories = 1;
         status = memory_check_blocks(t->memories[0], load->blocks, true, why, "");
     }
-    if (status == KVC_OK)
-        status = transfer_take_event(t, load->event, why);
+    transfer_take_gate(t, &load->gate);
     if (status == KVC_OK)
         status = store_load_by_daemon(s->api->store, s->owner, &req, locations, &t->load, why);
     if (status != KVC_OK) {

@@ -80,7 +80,7 @@ kvc_status transfer_prepare_save(struct session *s, const struct msg_save *save,
     if (t == NULL)
         return refuse(why, KVC_E_NO_MEMORY, "", "%s", "");
     t->summed = save->checksums;
-    status = transfer_take_event(t, save->event, why);
+    transfer_take_gate(t, &save->gate);
     for (uint32_t e = 0; e < save->n_entries && status == KVC_OK; e++)
         status = use_entry(t, save, e, why);
     if (status != KVC_OK) {

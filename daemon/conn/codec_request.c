@@ -200,7 +200,7 @@ static bool from_save(struct codec *codec, const ProtobufCMessage *base, struct 
         .notify = m->notify,
         .save = m->save,
         .region = m->region,
-        .event = BYTES(m->event),
+        .gate = {m->gate, m->gate_number, BYTES(m->event)},
     };
     return true;
 }
@@ -235,7 +235,7 @@ static bool from_load(struct codec *codec, const ProtobufCMessage *base, struct 
         .blocks = NUMBERS(m, blocks),
         .region = m->region,
         .sums = NUMBERS64(m, sums),
-        .event = BYTES(m->event),
+        .gate = {m->gate, m->gate_number, BYTES(m->event)},
         .release = m->release,
     };
     return true;

@@ -112,13 +112,20 @@ struct msg_save_entry {
     uint64_t region;
 };
 
+/* What copies by the daemon wait for. */
+struct msg_gate {
+    uint32_t index;
+    uint64_t number;    /* 0: nothing */
+    struct bytes event; /* what nobody waits for any more */
+};
+
 struct msg_save {
     const struct msg_save_entry *entries;
     size_t n_entries;
     bool checksums, notify;
     uint64_t save;
     uint64_t region;
-    struct bytes event;
+    struct msg_gate gate;
 };
 
 struct msg_abort {
@@ -136,7 +143,7 @@ struct msg_load {
     struct numbers blocks;
     uint64_t region;
     struct numbers64 sums;
-    struct bytes event;
+    struct msg_gate gate;
     bool release;
 };
 

@@ -95,7 +95,7 @@ kvc_status device_cuda_nothing(struct device_slab *slab, uint32_t extent, uint64
 kvc_status device_cuda_host_ready(struct device_slab *slab, uint32_t extent, uint64_t offset,
                                   uint64_t bytes);
 
-/* Lanes and events of device_cuda_lending: cuda_lane.c. */
+/* Lanes of device_cuda_lending: cuda_lane.c. */
 kvc_status cuda_lane_open(void *state, uint32_t gpu, device_done_cb *done, void *arg,
                           struct device_lane **lane);
 kvc_status cuda_lane_job(struct device_lane *lane, const struct device_loan *loan, bool gather,
@@ -105,10 +105,6 @@ void cuda_lane_settle(struct device_lane *lane);
 kvc_status cuda_lane_look(struct device_lane *lane);
 const uint64_t *cuda_lane_cells(const struct device_lane *lane);
 void cuda_lane_close(struct device_lane *lane);
-kvc_status cuda_event_open(void *state, uint32_t gpu, const uint8_t handle[DEVICE_HANDLE_BYTES],
-                           struct device_event **event);
-kvc_status cuda_event_look(struct device_event *event);
-void cuda_event_close(struct device_event *event);
 
 /* Thread blocks of a copy: cuda_calibrate.c. */
 void cuda_calibrate(void *state, uint32_t gpu);

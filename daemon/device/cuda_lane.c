@@ -1,6 +1,6 @@
 /*
  * Lanes: a stream each, of the lowest priority, on which one copy at a time is enqueued; its end is
- * told by a function that the driver calls. Events of other processes.
+ * told by a function that the driver calls.
  */
 #include <string.h>
 
@@ -194,61 +194,4 @@ kvc_status cuda_lane_look(struct device_lane *lane)
 const uint64_t *cuda_lane_cells(const struct device_lane *lane)
 {
     return lane->cells;
-}
-
-struct device_event {
-    struct device_cuda *cuda;
-    uint32_t gpu;
-    void *event;
-};
-
-kvc_status cuda_event_open(void *state, uint32_t gpu, const uint8_t handle[DEVICE_HANDLE_BYTES],
-                           struct device_event **ret)
-{
-    struct device_event *event = mem_zalloc(sizeof(*event));
-    struct cuda_ipc ipc;
-    kvc_status status;
-
-    if (event == NULL)
-        return KVC_E_NO_MEMORY;
-    event->cuda = state;
-    event->gpu = gpu;
-    memcpy(&ipc, handle, sizeof(ipc));
-    status = device_cuda_enter(event->cuda, gpu);
-    if (status == KVC_OK) {
-        status = device_cuda_check(event->cuda, gpu, "a worker's event cannot be opened", 0,
-                                   event->cuda->driver.ipc_open_event(&event->event, ipc));
-        device_cuda_leave(event->cuda);
-    }
-    if (status != KVC_OK) {
-        mem_free(event);
-        return status;
-    }
-    *ret = event;
-    return KVC_OK;
-}
-
-kvc_status cuda_event_look(struct device_event *event)
-{
-    kvc_status status = device_cuda_enter(event->cuda, event->gpu);
-    int error;
-
-    if (status != KVC_OK)
-        return status;
-    error = event->cuda->driver.event_query(event->event);
-    device_cuda_leave(event->cuda);
-    return error == CUDA_NOT_READY
-               ? KVC_E_BUSY
-               : device_cuda_check(event->cuda, event->gpu, "a worker's event fails", 0, error);
-}
-
-void cuda_event_close(struct device_event *event)
-{
-    if (event == NULL)
-        return;
-    if (device_cuda_enter(event->cuda, event->gpu) == KVC_OK) {
-        (void)event->cuda->driver.event_destroy(event->event);
-        device_cuda_leave(event->cuda);
-    }
-    mem_free(event);
 }

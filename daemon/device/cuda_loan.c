@@ -340,7 +340,4 @@ const struct device_lending device_cuda_lending = {
     .calibrate = cuda_calibrate,
     .limit_thread_blocks = cuda_limit_thread_blocks,
     .thread_blocks = cuda_thread_blocks,
-    .event_open = cuda_event_open,
-    .event_look = cuda_event_look,
-    .event_close = cuda_event_close,
 };

@@ -6,7 +6,7 @@
  * May include base/, kernels/, proto/. This header is the door. Calls that may hang on a real
  * device are made before the loop runs, after it has ended, or on a thread that is not the loop's:
  * populate (which registers), copy and settle on the pool's, lists_process on one of its own, loans
- * and events on one of each GPU's, lanes on the pool's.
+ * on one of each GPU's, lanes on the pool's.
  */
 #ifndef KVC_DEVICE_DEVICE_H
 #define KVC_DEVICE_DEVICE_H
@@ -94,7 +94,7 @@ struct device_gpu {
  * Copies by the daemon on a GPU: from and to memory of other processes, which lend it, by kernels
  * in a context of this process on the GPU that the memory lies on.
  */
-#define DEVICE_HANDLE_BYTES 64u /* of memory and of events: the driver's legacy handles */
+#define DEVICE_HANDLE_BYTES 64u /* of memory: the driver's legacy handles */
 
 struct device_piece {
     enum device_memory kind; /* CUDA_FD or CUDA_HANDLE */
@@ -111,7 +111,6 @@ struct device_lender {
 
 struct device_loan;  /* memory of one process on one GPU */
 struct device_lane;  /* what one copy at a time is enqueued on */
-struct device_event; /* of another process */
 
 /* On a thread of the driver's, which must not be held up and must not call the device. */
 typedef void device_done_cb(void *arg);
@@ -158,12 +157,6 @@ struct device_lending {
     void (*calibrate)(void *state, uint32_t gpu);
     void (*limit_thread_blocks)(void *state, uint32_t thread_blocks);
     uint32_t (*thread_blocks)(void *state, uint32_t gpu);
-
-    /* Events. KVC_E_BUSY: what they were recorded behind has not ended. */
-    kvc_status (*event_open)(void *state, uint32_t gpu, const uint8_t handle[DEVICE_HANDLE_BYTES],
-                             struct device_event **event);
-    kvc_status (*event_look)(struct device_event *event);
-    void (*event_close)(struct device_event *event); /* NULL is fine */
 };
 
 /* On any thread; must not call the device. */

@@ -25,6 +25,11 @@ const uint8_t *owner_secret(const struct owner *owner)
     return owner->secret;
 }
 
+uint64_t store_owner_gate(const struct owner *owner, uint32_t gate)
+{
+    return page_gate(owner->page, gate);
+}
+
 int owner_page_fd(const struct owner *owner)
 {
     return owner->page ? owner->page->fd : -1;

@@ -87,6 +87,14 @@ static uint64_t word_value(const struct word *word)
     return __atomic_load_n((uint64_t *)(entry(word) + KVC_PAGE_WORD_OFFSET), __ATOMIC_ACQUIRE);
 }
 
+uint64_t page_gate(const struct page *page, uint32_t gate)
+{
+    const uint8_t *at = page->memory + (size_t)gate * KVC_PAGE_STRIDE + KVC_PAGE_GATE_OFFSET;
+
+    assert(gate < KVC_PAGE_GATES);
+    return __atomic_load_n((const uint64_t *)(const void *)at, __ATOMIC_ACQUIRE);
+}
+
 struct word *page_take(struct page *page, enum word_kind kind, void *object, uint64_t number,
                        uint64_t now)
 {

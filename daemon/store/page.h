@@ -52,6 +52,9 @@ struct word *page_take(struct page *page, enum word_kind kind, void *object, uin
 void page_give(struct word *word);
 uint32_t page_index(const struct word *word);
 
+/* What a gate says: all that was written in front of it can be read. */
+uint64_t page_gate(const struct page *page, uint32_t gate);
+
 /* Acquires: when true, what the worker wrote before the word can be read. */
 bool page_look(struct word *word, uint64_t *stale);
 

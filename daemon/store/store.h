@@ -185,6 +185,8 @@ kvc_status store_owner_open(struct store *store, const struct owner_identity *id
                             struct owner **owner);
 uint64_t owner_id(const struct owner *owner);
 const uint8_t *owner_secret(const struct owner *owner); /* KVC_SECRET_BYTES */
+/* What gate i of its completion page has, which it must have; acquires. */
+uint64_t store_owner_gate(const struct owner *owner, uint32_t gate);
 int owner_page_fd(const struct owner *owner);           /* -1: none; stays the store's */
 void *owner_user(const struct owner *owner);
 void owner_set_user(struct owner *owner, void *user);

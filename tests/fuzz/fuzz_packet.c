@@ -78,14 +78,14 @@ static void touch_request(const struct request *r)
             touch_bytes(r->save.entries[i].keys);
             touch_numbers(r->save.entries[i].blocks);
         }
-        touch_bytes(r->save.event);
+        touch_bytes(r->save.gate.event);
         break;
     case WIRE_ABORT:
         touch_numbers(r->abort.never);
         break;
     case WIRE_LOAD:
         touch_numbers(r->load.blocks);
-        touch_bytes(r->load.event);
+        touch_bytes(r->load.gate.event);
         break;
     case WIRE_ADOPT:
         touch_bytes(r->adopt.token);

@@ -137,7 +137,7 @@ static void play_behind(const struct scene_daemon *d, void *arg)
     worker_fill_enqueue(&w, prepared);
     save = worker_save_enqueue(&w, 400, 64);
     CHECK(kvc_wait(w.client, save, 50, &outcome) == KVC_E_DEADLINE);
-    if (fake != NULL) { // its events pass when they are recorded again
+    if (fake != NULL) { // what it held is written with the next
         *fake = 0;
         other = worker_save_enqueue(&w, 500, 1);
         KVC(&w, kvc_wait(w.client, other, SCENE_MS, &outcome));
@@ -200,7 +200,7 @@ static void who_waits_holds_up_nobody(void)
     scene_daemon_stop(&d);
 }
 
-// F17: the event that the daemon waits for goes with its worker.
+// F17: who would write what the daemon waits for goes away.
 static void play_leave(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
@@ -215,7 +215,7 @@ static void play_leave(const struct scene_daemon *d, void *arg)
     kvc_close(w.client);
 }
 
-static void an_event_that_goes_with_its_worker(void)
+static void a_wait_that_goes_with_its_worker(void)
 {
     struct scene_daemon d;
 
@@ -314,7 +314,7 @@ static const struct scene_test tests[] = {
     {"lent twice", lent_twice, 0},
     {"a save waits for what it saves", a_save_waits_for_what_it_saves, 0},
     {"who waits holds up nobody", who_waits_holds_up_nobody, 0},
-    {"F17 an event that goes with its worker", an_event_that_goes_with_its_worker, 0},
+    {"F17 a wait that goes with its worker", a_wait_that_goes_with_its_worker, 0},
     {"a captured stream is refused", a_captured_stream_is_refused, 0},
     {"thread blocks are measured, or set", thread_blocks_are_measured_or_set, 0},
     {"F45 killed while the daemon copies", killed_while_the_daemon_copies, 0},

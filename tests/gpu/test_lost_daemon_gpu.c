@@ -152,7 +152,6 @@ static void in_each_call(void)
         {"event_query", 3, UNKNOWN},
         {"ipc_open", 0, ILLEGAL_ADDRESS},
         {"memory_range", 0, ECC},
-        {"ipc_open_event", 0, ILLEGAL_ADDRESS},
         {"vmm_import", 0, ILLEGAL_ADDRESS},
         {"vmm_import", 3, UNKNOWN},
         {"vmm_reserve", 0, ILLEGAL_ADDRESS},

@@ -1,6 +1,7 @@
 // Copies by the daemon as packets: what is refused before anything moves, how much may be under
 // way, what SUSPEND waits for, slices, and memory that is taken away behind the daemon's back.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -489,9 +490,68 @@ START_TEST(S9_S38_slices_on_the_wire)
 }
 END_TEST
 
+// F17: what a copy waits for is a word of its session's own page, written by whoever lends.
+static void write_gate(uint8_t *page, uint32_t gate, uint64_t number)
+{
+    uint8_t *at = page + (size_t)gate * KVC_PAGE_STRIDE + KVC_PAGE_GATE_OFFSET;
+
+    __atomic_store_n((uint64_t *)(void *)at, number, __ATOMIC_RELEASE);
+}
+
+START_TEST(F17_copies_wait_for_their_gate)
+{
+    const size_t bytes = (size_t)KVC_PAGE_WORDS * KVC_PAGE_STRIDE;
+    Kvcache__Save m;
+    Kvcache__SaveEntry entry;
+    uint64_t region;
+    uint8_t *page;
+    int fd = -1;
+
+    begin();
+    close(l.sock);
+    l.sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, &fd);
+    talk_lender_register(&l, 1);
+    talk_region_shape(&l);
+    page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(page, MAP_FAILED);
+    close(fd);
+    fd = talk_region_good_memfd();
+    region = talk_region_make(&l, fd);
+    close(fd);
+    talk_region_save(&l, region, 1, 1, &m, &entry);
+    m.gate = KVC_PAGE_GATES;
+    m.gate_number = 7;
+    talk_expect_error(l.sock, talk_send(l.sock, WIRE_SAVE, &m.base), KVC_E_INVALID, "gate");
+    m.gate = 3;
+    talk_free(talk_ask(l.sock, WIRE_SAVE, &m.base, &kvcache__save_reply__descriptor));
+    write_gate(page, 3, 6);
+    write_gate(page, 4, 7);
+    // Who comes later and waits for nothing does not wait for it.
+    (void)talk_region_save_key(&l, region, 2, 2);
+    wait_for(talk_region_published(&l) == 1, 5000);
+    usleep(20000);
+    ck_assert_uint_eq(talk_region_published(&l), 1);
+    write_gate(page, 3, 8);
+    wait_for(talk_region_published(&l) == 2, 5000);
+    // One that has passed already; and one that never does ends with its session.
+    talk_region_save(&l, region, 3, 3, &m, &entry);
+    m.gate = 3;
+    m.gate_number = 8;
+    talk_free(talk_ask(l.sock, WIRE_SAVE, &m.base, &kvcache__save_reply__descriptor));
+    wait_for(talk_region_published(&l) == 3, 5000);
+    talk_region_save(&l, region, 4, 4, &m, &entry);
+    m.gate = 3;
+    m.gate_number = 9;
+    talk_free(talk_ask(l.sock, WIRE_SAVE, &m.base, &kvcache__save_reply__descriptor));
+    munmap(page, bytes);
+    end();
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("daemon/copies", CHECK_LIFE_S, {refused_before_a_byte_moves, 0, 0},
                  {open_loads_of_a_session_are_limited, 0, 0},
                  {F45_suspend_and_drop_wait_for_each_use, 0, 2 * USES - 1},
                  {S9_S38_slices_on_the_wire, 0, 0, CHECK_DAEMON_COPIES},
                  {memory_that_is_cut_off, 0, 0}, {memory_with_a_hole_punched_into_it, 0, 0},
-                 {stopping_while_a_region_is_unmapped, 0, 0})
+                 {stopping_while_a_region_is_unmapped, 0, 0},
+                 {F17_copies_wait_for_their_gate, 0, 0})

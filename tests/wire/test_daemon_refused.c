@@ -238,6 +238,9 @@ START_TEST(test_save)
     m.save = 0;
     m.event = (ProtobufCBinaryData){sizeof(event), event};
     refused(WIRE_SAVE, &m.base, KVC_E_UNSUPPORTED, "event");
+    m.event.len = 0;
+    m.gate_number = 1;
+    refused(WIRE_SAVE, &m.base, KVC_E_INVALID, "gate");
     end();
 }
 END_TEST
@@ -268,6 +271,9 @@ START_TEST(test_load)
     m.region = 0;
     m.event = (ProtobufCBinaryData){sizeof(event), event};
     refused(WIRE_LOAD, &m.base, KVC_E_UNSUPPORTED, "event");
+    m.event.len = 0;
+    m.gate_number = 1;
+    refused(WIRE_LOAD, &m.base, KVC_E_INVALID, "gate");
     end();
 }
 END_TEST

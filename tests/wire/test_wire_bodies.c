@@ -290,6 +290,8 @@ START_TEST(test_largest_save_and_its_reply)
     message.checksums = message.notify = true;
     message.save = message.region = UINT64_MAX;
     message.event = (ProtobufCBinaryData){64, bytes};
+    message.gate = UINT32_MAX;
+    message.gate_number = UINT64_MAX;
     fits(&message.base);
 
     reply.save = UINT64_MAX;

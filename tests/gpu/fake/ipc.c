@@ -1,6 +1,5 @@
-// Memory and events of another process, for the driver without a GPU: a memory's handle is a pid
-// and a descriptor there, so that who exports and who opens must see each other in /proc; an
-// event's is the name of a file in $KVC_FAKE_CUDA.
+// Memory of another process, for the driver without a GPU: a handle is a pid and a descriptor
+// there, so that who exports and who opens must see each other in /proc.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,16 +9,14 @@
 #include <unistd.h>
 
 #include "tests/gpu/fake/fake.h"
-#include "tests/gpu/fake/stream.h"
 
 struct ticket {
     uint32_t magic;
     int32_t pid, fd, gpu;
-    uint64_t bytes; // of memory; an event's name
+    uint64_t bytes;
 };
 
 #define MEMORY_MAGIC 0x4d454d4fu
-#define EVENT_MAGIC  0x4556544fu
 
 static int open_there(const struct ticket *ticket)
 {
@@ -90,26 +87,4 @@ int fake_ipc_close(uint64_t address)
         return INVALID;
     close(range.fd);
     return munmap((void *)(uintptr_t)address, range.bytes) == 0 ? 0 : INVALID;
-}
-
-int fake_ipc_export_event(struct cuda_ipc *handle, void *event)
-{
-    const struct fake_event *e = event;
-    const struct ticket ticket = {EVENT_MAGIC, getpid(), -1, fake_gpu(), e->name};
-
-    NEED_CONTEXT;
-    if (e->name == 0)
-        return INVALID;
-    memset(handle, 0, sizeof(*handle));
-    memcpy(handle, &ticket, sizeof(ticket));
-    return 0;
-}
-
-int fake_ipc_open_event(void **event, struct cuda_ipc handle)
-{
-    struct ticket ticket;
-
-    NEED_CONTEXT;
-    memcpy(&ticket, &handle, sizeof(ticket));
-    return ticket.magic == EVENT_MAGIC ? fake_event_open(ticket.bytes, false, event) : INVALID;
 }
