@@ -9,17 +9,22 @@ reset, from what the way keeps elsewhere; tokens and their log probabilities hav
 Arrivals: eight streams decode while 32 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each, in the order A B C C B A.
 
+Engines start side by side, each in a process of its own; one at a time is measured, the others are
+idle.
+
     bench_vllm.py [--eager] [--hits] [--arrivals] [--rounds N] [--ways A,B] [0.5B] [8B]
 
 WAIVED without vLLM (0.20 to 0.33) or a GPU. $OUT: a folder for the figures as JSON.
 """
 
 import argparse
+import faulthandler
 import json
 import os
 import random
 import shutil
 import tempfile
+import threading
 import time
 
 import kit
@@ -33,6 +38,7 @@ LONGEST = 8192
 SIZES = [1, 2, 4, 8, 16, 24, 32, 40, 48]  # of decoding batches with a CUDA graph
 INTERVAL_S = {"0.5B": 0.1, "8B": 0.2}
 POOL = {"0.5B": 8, "8B": 32}  # GiB of KV in the engine, of which half is the slab's
+LIMIT_S = 60  # of one call
 WAYS = ("none", "kvcached", "kvcached on the host", "offloading")
 
 QWEN = {
@@ -103,7 +109,7 @@ class Engine:
             self.folder, skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16", seed=0,
             max_model_len=LONGEST, max_num_seqs=64, max_num_batched_tokens=LONGEST, block_size=16,
             enable_prefix_caching=True, kv_cache_memory_bytes=int(pool * GIB), enforce_eager=eager,
-            **how)
+            gpu_memory_utilization=0.2, **how)
         self.engine = self.llm.llm_engine
         self.llm.apply_model(weights)
         self._serve([(0.0, "warm", self.tokens(64), 4)])
@@ -188,7 +194,9 @@ class Engine:
                 self.engine.step()
         tokens = random.Random(seed).choices(range(3, self.vocab), k=length)
         self.random.seed(seed)
+        faulthandler.dump_traceback_later(LIMIT_S / 2)
         found, _, _ = self._serve([(0.0, f"{seed} {time.monotonic()}", tokens, MADE)], logs=0)
+        faulthandler.cancel_dump_traceback_later()
         (at, times, made, logs, cached), = found.values()
         return times[0] - at, (made, logs), cached
 
@@ -233,86 +241,136 @@ class Engine:
 
 
 class Way:
-    """An engine, and the daemon that it needs."""
+    """An engine, and the daemon that it needs. enter() waits for it."""
 
     def __init__(self, name, way, eager):
         half, whole = POOL[name] / 2, POOL[name]
         arguments = {"kvcached": ("--gpu-bytes", f"{half:g}G", "--host-bytes", f"{whole}G"),
                      "kvcached on the host": ("--gpu-bytes", "0", "--host-bytes", f"{whole}G")}
+        self.way, self.remote, self.why = way, None, None
         self.daemon = Daemon(*arguments[way]) if way in arguments else None
         if self.daemon:
             self.daemon.wait_for("memory is populated")
         self.socket = self.daemon.socket if self.daemon else None
         pool = half if way == "kvcached" else whole
+        self.starting = threading.Thread(target=self._start, args=(name, way, pool, eager))
+        self.starting.start()
+
+    def _start(self, name, way, pool, eager):
         try:
             self.remote = Remote(Engine, name, way, pool, self.socket, eager, **ENVIRONMENT)
-        except BaseException:
-            if self.daemon:
-                self.daemon.__exit__(Waived)
-            raise
-        self.call = self.remote.call
+            self.remote.limit_s = LIMIT_S
+        except (RuntimeError, Waived) as why:
+            self.why = why
 
-    def __enter__(self):
-        return self
+    def ready(self):
+        self.starting.join()
+        if isinstance(self.why, Waived):
+            raise self.why
+        if self.why:
+            print(f"  {self.way}: failed\n{str(self.why)[-3000:]}", flush=True)
+        return self.why is None
 
-    def __exit__(self, kind, *_):
-        self.remote.__exit__(kind)
+    def call(self, *what):
+        """None when it failed; then the way is given up."""
+        try:
+            return self.remote.call(*what) if self.why is None else None
+        except (RuntimeError, EOFError, OSError) as why:
+            self.why = why
+            print(f"  {self.way}: {what[0]} failed\n{str(why)[-3000:]}", flush=True)
+            return None
+
+    def close(self):
+        self.starting.join()
+        if self.remote:
+            self.remote.__exit__(Waived)
         if self.daemon:
-            self.daemon.__exit__(kind)
+            self.daemon.__exit__(Waived)
 
 
-def hits(engine, socket):
-    """{length: ([cold], [own], [loaded], equal, tokens that were loaded)}."""
-    found = {}
-    for length in LENGTHS:
-        cold, own, loaded, equal, elsewhere = [], [], [], True, 0
-        for r in range(-1, REPEATS):
-            seed = length * 100 + r
-            a, first, _ = engine.call("one", seed, length, False)
-            b, mine, cached = engine.call("one", seed, length, False)
-            assert cached > 0, "the engine has no prefix cache"
-            engine.call("settled", socket)
-            c, other, elsewhere = engine.call("one", seed, length, True)
-            equal = equal and mine == other
-            if r >= 0:
-                cold.append(a)
-                own.append(b)
-                loaded.append(c)
-        found[length] = (cold, own, loaded, equal, elsewhere)
-    return found
+def hits(way, length):
+    """([cold], [own], [loaded], equal, tokens that were loaded), or None."""
+    cold, own, loaded, equal, elsewhere = [], [], [], True, 0
+    for r in range(-1, REPEATS):
+        seed = length * 100 + r
+        found = [way.call("one", seed, length, False) for _ in range(2)]
+        way.call("settled", way.socket)
+        found.append(way.call("one", seed, length, True))
+        if None in found:
+            return None
+        (a, _, _), (b, mine, cached), (c, other, elsewhere) = found
+        equal = equal and mine == other and cached > 0
+        if r >= 0:
+            cold.append(a)
+            own.append(b)
+            loaded.append(c)
+    return cold, own, loaded, equal, elsewhere
 
 
-def run(name, eager, wanted, ways, rounds, output):
-    rows, arriving = [], {way: ([], [], []) for way in ways}
-    for turn in range(2 if "arrivals" in wanted else 1):
-        for way in ways if turn == 0 else reversed(ways):
-            if turn and way == "kvcached on the host":
-                continue
-            try:
-                with Way(name, way, eager) as engine:
-                    about = engine.call("about")
-                    print(f"  {name}, {way}: {about}", flush=True)
-                    if turn == 0 and "hits" in wanted:
-                        found = hits(engine, engine.socket)
-                        output[f"{name} {way} hits"] = found
-                        rows += [
-                            [name, way, length, kit.spread(cold, 1e3), kit.spread(own, 1e3),
-                             kit.spread(loaded, 1e3), f"{kit.median(loaded) / kit.median(own):.2f}",
-                             elsewhere, "yes" if equal else "NO"]
-                            for length, (cold, own, loaded, equal, elsewhere) in found.items()]
-                    if "arrivals" in wanted and way != "kvcached on the host":
-                        engine.call("arrivals", name, 1)
-                        for r in range(rounds):
-                            ttft, gaps, rate = engine.call("arrivals", name, 100 + 10 * turn + r)
-                            for have, new in zip(arriving[way], (ttft, gaps, [rate])):
-                                have += new
-                    counts = engine.call("counts")
-                    print(f"    {counts}", flush=True)
-                    output[f"{name} {way} counts {turn}"] = counts
-                    output[f"{name} about"] = about
-            except RuntimeError as why:
-                print(f"  {name}, {way}: failed\n{str(why)[-3000:]}", flush=True)
-    return rows, {way: v for way, v in arriving.items() if v[0]}
+def hit_rows(name, ways, output):
+    rows = []
+    for way in ways:
+        for length in LENGTHS:
+            found = hits(way, length)
+            output[f"{name} {way.way} {length}"] = found
+            if found is None:
+                break
+            cold, own, loaded, equal, elsewhere = found
+            rows.append([
+                name, way.way, length, kit.spread(cold, 1e3), kit.spread(own, 1e3),
+                kit.spread(loaded, 1e3), f"{kit.median(loaded) / kit.median(own):.2f}", elsewhere,
+                "yes" if equal else "NO"])
+            print("   ", *rows[-1], flush=True)
+    return rows
+
+
+def arrivals(name, ways, rounds, output):
+    """{way: (TTFT, gaps, tokens a second)}."""
+    found = {way.way: ([], [], []) for way in ways}
+    for way in ways:
+        way.call("arrivals", name, 1)
+    for r in range(rounds):
+        for way in ways if r % 2 == 0 else reversed(ways):
+            one = way.call("arrivals", name, 100 + r)
+            if one is not None:
+                ttft, gaps, rate = one
+                for have, new in zip(found[way.way], (ttft, gaps, [rate])):
+                    have += new
+                print(f"    {way.way}: TTFT p50 {kit.median(ttft) * 1e3:.1f} ms, gap p99 "
+                      f"{kit.quantile(gaps, 0.99) * 1e3:.2f} ms, {rate:.0f} tokens/s", flush=True)
+    output[f"{name} arrivals"] = found
+    return {way: v for way, v in found.items() if v[0]}
+
+
+def run(name, said, wanted, output):
+    ways = [Way(name, way, said.eager) for way in said.ways]
+    try:
+        usable = [way for way in ways if way.ready()]
+        for way in usable:
+            output[f"{name} {way.way}"] = way.call("about")
+            print(f"  {name}, {way.way}: {output[f'{name} {way.way}']}", flush=True)
+        rows = hit_rows(name, usable, output) if "hits" in wanted else []
+        if rows:
+            kit.table(
+                f"vLLM: ms to the first token; {kit.machine()}; {REPEATS} repeats",
+                ["model", "way", "tokens", "computed", "own prefix cache", "loaded", "over own",
+                 "tokens not computed", "tokens equal"], rows)
+        if "arrivals" in wanted:
+            some = [way for way in usable if way.way != "kvcached on the host"]
+            found = arrivals(name, some, said.rounds, output)
+            if found:
+                kit.table(
+                    f"vLLM: prompts that arrive beside {BACKGROUND} decoding streams; "
+                    f"{said.rounds} rounds",
+                    ["model", "way", "TTFT p50 ms", "p95", "token/s", "gap p95 ms", "p99"],
+                    arrival_rows(name, found))
+        for way in usable:
+            counts = output[f"{name} {way.way} counts"] = way.call("counts")
+            if counts:
+                print(f"  {way.way}: {counts}", flush=True)
+    finally:
+        for way in ways:
+            way.close()
 
 
 def arrival_rows(name, found):
@@ -338,32 +396,19 @@ def main():
     parser = argparse.ArgumentParser()
     for flag in ("eager", "hits", "arrivals"):
         parser.add_argument(f"--{flag}", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
     parser.add_argument("names", nargs="*", default=["0.5B"])
     said = parser.parse_args()
-    rounds = said.rounds
     wanted = [w for w in ("hits", "arrivals") if getattr(said, w)] or ["hits", "arrivals"]
     output = {}
     for name in said.names:
         try:
-            rows, found = run(name, said.eager, wanted, said.ways, rounds, output)
+            run(name, said, wanted, output)
         finally:
             if "OUT" in os.environ:
                 with open(os.path.join(os.environ["OUT"], f"vllm-{name}.json"), "w") as f:
                     json.dump(output, f)
-        if rows:
-            kit.table(
-                f"vLLM: ms to the first token; {kit.machine()}; {REPEATS} repeats",
-                ["model", "way", "tokens", "computed", "own prefix cache", "loaded", "over own",
-                 "tokens not computed", "tokens equal"], rows)
-        output[f"{name} arrivals"] = found
-        if found:
-            kit.table(
-                f"vLLM: prompts that arrive beside {BACKGROUND} decoding streams; {2 * rounds} "
-                "rounds",
-                ["model", "way", "TTFT p50 ms", "p95", "token/s", "gap p95 ms", "p99"],
-                arrival_rows(name, found))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,9 @@ def _serve(pipe, kind, arguments, environment):
 
 class Remote:
     """An object of `kind` in a process of its own (CUDA is not used across a fork): its methods are
-    called by name, and what they return comes back."""
+    called by name, and what they return comes back. limit_s: the longest wait for an answer."""
+
+    limit_s = None
 
     def __init__(self, kind, *arguments, **environment):
         context = multiprocessing.get_context("spawn")
@@ -152,6 +154,8 @@ class Remote:
 
     def _answer(self):
         try:
+            if self.limit_s is not None and not self._pipe.poll(self.limit_s):
+                raise RuntimeError(f"no answer within {self.limit_s} s")
             good, value = self._pipe.recv()
         except EOFError:
             self.process.join()
