@@ -333,7 +333,7 @@ START_TEST(T7_the_tool_shows_lane_mode_and_reason)
     }
     json_decref(rows);
     text = pair_ctl(p.daemons[1], false);
-    ck_assert_ptr_nonnull(strstr(text, "DROPPED"));
+    ck_assert_ptr_nonnull(strstr(text, "REASON"));
     free(text);
     end();
 }
