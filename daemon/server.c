@@ -24,6 +24,7 @@
 #include "daemon/tier/mover.h"
 #include "daemon/tier/populate.h"
 #include "daemon/tier/renew.h"
+#include "daemon/tune.h"
 
 /* How often a daemon that stops looks whether it may. */
 #define DRAIN_LOOK_MS 5
@@ -137,37 +138,6 @@ static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
     return status == KVC_OK ? 0 : cannot("memory of extents", status);
 }
 
-static struct store_tuning tuning(const struct config *config)
-{
-    return (struct store_tuning){
-        .lease_ms = (uint32_t)config->lease_ms,
-        .save_proof_ms = (uint32_t)config->save_proof_ms,
-        .promotion_ms = (uint32_t)config->promotion_ms,
-        .clean_low = (uint32_t)config->clean_low,
-        .clean_high = (uint32_t)config->clean_high,
-        .moving_bytes_max = config->moving_bytes,
-    };
-}
-
-static kvc_status apply_quotas(struct server *s)
-{
-    struct store_quota_rule rules[CONFIG_QUOTAS_MAX];
-    struct config_quota quotas[CONFIG_QUOTAS_MAX];
-    char why[CONFIG_WHY_MAX];
-    uint32_t n = 0;
-
-    /* It was checked when it was set. */
-    (void)config_quotas_parse(s->config->namespace_quota, quotas, &n, why);
-    for (uint32_t i = 0; i < n; i++) {
-        rules[i] = (struct store_quota_rule){
-            .all = quotas[i].all,
-            .quota = {{quotas[i].gpu_bytes, quotas[i].host_bytes}, quotas[i].leases},
-        };
-        memcpy(rules[i].digest, quotas[i].digest, sizeof(rules[i].digest));
-    }
-    return store_quota_rules(s->store, rules, n);
-}
-
 static void limit_copies(struct server *s)
 {
     if (s->device.lending != NULL)
@@ -193,11 +163,10 @@ static void apply_access(struct server *s)
 /* Puts into force what can change at run time. */
 static void apply(struct server *s)
 {
-    const struct store_tuning values = tuning(s->config);
+    const struct store_tuning values = tune_store(s->config);
 
     apply_access(s);
-
-    if (apply_quotas(s) != KVC_OK)
+    if (tune_quotas(s->config, s->store) != KVC_OK)
         log_error("main", "quotas stay as they were: out of memory");
 
     log_set_level((enum log_level)s->config->log_level);
@@ -275,38 +244,20 @@ static void reload_cb(uv_signal_t *handle, int number)
     tell_ready(s);
 }
 
-static bool is_named(const char *setting)
-{
-    return strcmp(setting, "none") != 0;
-}
-
 /* Only a daemon that is to have peers loads what they need. */
 static int open_peers(struct server *s, uint64_t boot_epoch)
 {
-    const struct config *c = s->config;
-    const struct peers_config config = {
-        .loop = &s->loop,
-        .store = s->store,
-        .tiers = s->tiers,
-        .device = &s->device,
-        .boot_epoch = boot_epoch,
-        .list = c->peers,
-        .listen = c->peer_listen,
-        .secret_file = c->peer_secret_file,
-        .tenant = c->peer_tenant,
-        .directory = c->directory,
-        .directory_ms = (uint32_t)c->directory_ms,
-        .transfer = (enum peers_transfer)c->transfer,
-        .ucx = c->ucx,
-        .silence_ms = (uint32_t)c->peer_silence_ms,
-        .bytes_each = c->peer_bytes,
-        .bytes_all = c->peers_bytes,
-    };
+    struct peers_config config = tune_peers(s->config);
     char why[CONFIG_WHY_MAX];
     kvc_status status;
 
-    if (!is_named(c->peers) && !is_named(c->peer_listen))
+    if (!tune_has_peers(s->config))
         return 0;
+    config.loop = &s->loop;
+    config.store = s->store;
+    config.tiers = s->tiers;
+    config.device = &s->device;
+    config.boot_epoch = boot_epoch;
     /* UCX starts threads, which must not be the ones to get a signal. */
     setup_mask_signals(SIG_BLOCK);
     status = peers_create(&config, why, sizeof(why), &s->peers);
@@ -336,7 +287,7 @@ static int open_store(struct server *s)
         .tenant_share = UINT32_MAX,
         .shares = s->shares,
         .lease_ms_max = KVC_LEASE_MS_MAX,
-        .tuning = tuning(s->config),
+        .tuning = tune_store(s->config),
         .mover_ops = &mover_ops,
         .renew_ops = &renew_ops,
     };
@@ -356,7 +307,7 @@ static int open_store(struct server *s)
     config.events = api_store_events(s->api);
     status = store_create(&config, &s->store);
     if (status == KVC_OK)
-        status = apply_quotas(s);
+        status = tune_quotas(s->config, s->store);
     return status == KVC_OK ? open_peers(s, boot_epoch) : cannot("the store", status);
 }
 
