@@ -12,7 +12,10 @@ import hashlib
 import inspect
 import json
 import os
+import signal
 import sys
+import time
+from unittest import mock
 
 import support
 from support import MS
@@ -320,6 +323,70 @@ class Served(support.Case):
         daemon.kill()
         engine.serve("b", tokens)
         engine.serve("c", tokens[:200])
+
+    def test_the_daemon_is_killed_and_restarted_in_the_middle_of_requests(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon, retry_s=0.01, connect_ms=200)
+        prompts = [[(i * (3 + n % 5)) % 900 for i in range(100 + 17 * n)] for n in range(16)]
+        for n, tokens in enumerate(prompts):
+            engine.request(f"r{n}", tokens, 8)
+        steps = 0
+        while engine.scheduler.has_unfinished_requests():
+            if steps in (4, 14):
+                daemon.kill()
+            elif steps in (8, 18):
+                daemon.start()
+            engine.step()
+            steps += 1
+        self.assertGreater(steps, 18)
+        self.assertGreater(engine.worker._worker.counts["daemon_losses"], 0)
+
+        def hits():
+            engine.scheduler.reset_prefix_cache()
+            return engine.serve(f"again {time.monotonic()}", prompts[0]) > 0
+
+        support.until(hits, "no hit after the daemon came back", 20)
+
+    def test_both_tiers_are_full(self):
+        daemon = self.daemon("--gpu-bytes", "2M", "--host-bytes", "2M")
+        engine = self.engine(daemon)
+        for n in range(40):
+            engine.serve(f"r{n}", [(i * 7 + n) % 900 for i in range(600)])
+        self.assertEqual(self.figures(daemon)["leases"], 0)
+
+    def test_two_engines_with_different_layouts(self):
+        daemon = self.daemon()
+        first = self.engine(daemon)
+        tokens = [(i * 31) % 900 for i in range(330)]
+        first.serve("a", tokens)
+        self.settled(daemon)
+        with mock.patch.object(sys.modules[__name__], "HEADS", 4):
+            second = self.engine(daemon)
+            self.assertEqual(second.serve("b", tokens), 0)
+            second.scheduler.reset_prefix_cache()
+            self.settled(daemon)
+            self.assertEqual(second.serve("c", tokens), 320)
+
+    def test_an_idle_engines_last_request_is_published(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon), self.engine(daemon)
+        tokens = [(i * 37) % 900 for i in range(330)]
+        first.serve("a", tokens)
+        self.settled(daemon)  # no step in between
+        self.assertEqual(second.serve("b", tokens), 320)
+
+    def test_a_lookup_that_is_late_is_computed(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon, lookup_ms=20, save_ms=20)
+        tokens = [(i * 41) % 900 for i in range(330)]
+        engine.serve("a", tokens)
+        engine.scheduler.reset_prefix_cache()
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            self.assertEqual(engine.serve("b", tokens), 0)
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        self.assertEqual(engine.scheduler.connector._scheduler.counts["late_lookups"], 1)
 
 
 def main():
