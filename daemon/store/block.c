@@ -66,15 +66,20 @@ static bool is_block_of(const struct blocks *blocks, const struct block *block, 
 static uint32_t find_tagged(const struct blocks *blocks, uint32_t tag, uint32_t part,
                             const uint8_t *key)
 {
-    const uint64_t *cell = index_seek(index_segment(&blocks->index, tag), tag);
+    struct index_walk walk = index_seek(&blocks->index, tag);
 
-    for (; index_cell_has(*cell, tag); cell++) {
-        uint32_t id = (uint32_t)*cell;
+    for (;; index_next(&walk)) {
+        const struct index_bucket *bucket = index_here(&walk);
 
-        if (is_block_of(blocks, blocks_get(blocks, id), part, key))
-            return id;
+        for (uint32_t cells = index_have(bucket, tag); cells; cells &= cells - 1) {
+            uint32_t id = bucket->id[__builtin_ctz(cells)];
+
+            if (is_block_of(blocks, blocks_get(blocks, id), part, key))
+                return id;
+        }
+        if (index_free(bucket))
+            return BLOCK_NONE;
     }
-    return BLOCK_NONE;
 }
 
 uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *key)
@@ -83,57 +88,57 @@ uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *
 }
 
 /*
- * A lookup is a chain of dependent reads: directory, segment, cell, block, record. The keys of a
- * batch walk it in step, each stage asking for the memory of the next, so that the waits overlap.
+ * A lookup is a chain of dependent reads: directory, bucket, block, record. The keys of a batch
+ * walk it in step, each stage asking for the memory of the next, so that the waits overlap.
  */
 static void find_batch(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n,
                        uint32_t tags[FIND_BATCH], uint32_t ids[FIND_BATCH])
 {
-    const struct index_segment *segments[FIND_BATCH];
-    const struct block *found[FIND_BATCH];
+    struct index_walk walks[FIND_BATCH];
 
     for (uint32_t i = 0; i < n; i++) {
         tags[i] = tag_of(blocks, part, keys + i * KVC_KEY_BYTES);
-        segments[i] = index_segment(&blocks->index, tags[i]);
-        __builtin_prefetch(segments[i]);
+        walks[i] = index_seek(&blocks->index, tags[i]);
+        __builtin_prefetch(index_here(&walks[i]));
     }
-    for (uint32_t i = 0; i < n; i++)
-        __builtin_prefetch(&segments[i]->cell[index_home(segments[i], tags[i])]);
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t cell = *index_seek(segments[i], tags[i]);
+        const struct index_bucket *bucket = index_here(&walks[i]);
+        uint32_t cells = index_have(bucket, tags[i]);
+        const struct block *block;
 
-        found[i] = NULL;
         ids[i] = BLOCK_NONE;
-        if (!index_cell_has(cell, tags[i]))
-            continue;
-        ids[i] = (uint32_t)cell;
-        found[i] = blocks_get(blocks, ids[i]);
-        __builtin_prefetch(found[i]);
-        __builtin_prefetch((const char *)(found[i] + 1) - 1);
+        if (cells) {
+            ids[i] = bucket->id[__builtin_ctz(cells)];
+            block = blocks_get(blocks, ids[i]);
+            __builtin_prefetch(block);
+            __builtin_prefetch((const char *)(block + 1) - 1);
+        } else if (!index_free(bucket)) {
+            index_next(&walks[i]);
+            __builtin_prefetch(index_here(&walks[i]));
+        }
     }
     for (uint32_t i = 0; i < n; i++)
-        if (found[i])
-            __builtin_prefetch(key_record(blocks, found[i]));
+        if (ids[i] != BLOCK_NONE)
+            __builtin_prefetch(key_record(blocks, blocks_get(blocks, ids[i])));
     for (uint32_t i = 0; i < n; i++) {
         const uint8_t *key = keys + i * KVC_KEY_BYTES;
 
-        /* The first block of this tag is nearly always the only one. */
-        if (found[i] && !is_block_of(blocks, found[i], part, key))
+        /* The first block of this tag is nearly always the only one, and in its home. */
+        if (ids[i] == BLOCK_NONE
+                ? !index_free(index_here(&walks[i])) || index_have(index_here(&walks[i]), tags[i])
+                : !is_block_of(blocks, blocks_get(blocks, ids[i]), part, key))
             ids[i] = find_tagged(blocks, tags[i], part, key);
     }
 }
 
 void blocks_expect(const struct blocks *blocks, const uint32_t *tags, uint32_t n)
 {
-    const struct index_segment *segments[BLOCKS_EXPECT_MAX];
-
-    assert(n <= BLOCKS_EXPECT_MAX);
     for (uint32_t i = 0; i < n; i++) {
-        segments[i] = index_segment(&blocks->index, tags[i]);
-        __builtin_prefetch(segments[i]);
+        const struct index_walk walk = index_seek(&blocks->index, tags[i]);
+
+        __builtin_prefetch(index_entry(&blocks->index, tags[i])->segment, 1);
+        __builtin_prefetch(index_here(&walk), 1);
     }
-    for (uint32_t i = 0; i < n; i++)
-        __builtin_prefetch(&segments[i]->cell[index_home(segments[i], tags[i])], 1);
 }
 
 void blocks_find_all(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n,

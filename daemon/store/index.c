@@ -5,99 +5,78 @@
 
 #include "daemon/base/mem.h"
 
-/* Cells behind the last home of a new segment: enough that it is not made anew for want of them. */
-#define TAIL_CELLS 16u
-
 /* More segments than all block numbers need; what does not fit lengthens segments. */
 #define DEPTH_MAX 24u
 
-static uint32_t tag_of(uint64_t cell)
+static_assert(sizeof(struct index_bucket) == INDEX_LINE, "a bucket is a line");
+
+/* 3/4 full is where growing begins: one bucket in seven is full then. */
+static uint32_t capacity(uint32_t buckets)
 {
-    return (uint32_t)(cell >> 32);
+    return buckets * INDEX_CELLS / 4 * 3;
 }
 
-/*
- * 3/4 full is where growing begins: a new cell then pushes 8 others before it finds an empty one,
- * and would push 32 at 7/8.
- */
-static uint32_t capacity(uint32_t homes)
+/* Buckets for a segment of n cells that leave room for a while. */
+static uint32_t buckets_for(uint32_t n)
 {
-    return homes / 4 * 3;
+    const uint32_t step = INDEX_BUCKETS_MIN * INDEX_CELLS;
+    uint32_t buckets = (2 * n + step - 1) / step * INDEX_BUCKETS_MIN;
+
+    return buckets < INDEX_BUCKETS_MIN ? INDEX_BUCKETS_MIN : buckets;
 }
 
-/* Homes for a segment of n cells that leave room for a while. */
-static uint32_t homes_for(uint32_t n)
+static size_t segment_bytes(uint32_t buckets)
 {
-    uint32_t homes = (2 * n + INDEX_HOMES_MIN - 1) / INDEX_HOMES_MIN * INDEX_HOMES_MIN;
-
-    return homes < INDEX_HOMES_MIN ? INDEX_HOMES_MIN : homes;
+    return sizeof(struct index_segment) + INDEX_LINE + buckets * sizeof(struct index_bucket);
 }
 
-static size_t segment_bytes(uint32_t cells)
+static struct index_segment *make(uint32_t buckets, uint32_t depth)
 {
-    return sizeof(struct index_segment) + (cells + 1) * sizeof(uint64_t);
-}
+    struct index_segment *made = mem_alloc(segment_bytes(buckets));
 
-/*
- * A segment of `homes` homes with the n cells from `from`, a sorted array that may have empty cells
- * in it. NULL when there is no memory.
- */
-static struct index_segment *build(const uint64_t *from, uint32_t n, uint32_t homes, uint32_t depth)
-{
-    struct index_segment shape = {.homes = homes, .depth = depth};
-    struct index_segment *made;
-    uint32_t end = 0, at = 0;
-
-    for (uint32_t i = 0, left = n; left > 0; i++) {
-        uint32_t home;
-
-        if (from[i] == INDEX_EMPTY)
-            continue;
-        home = index_home(&shape, tag_of(from[i]));
-        end = (home > end ? home : end) + 1;
-        left--;
-    }
-    shape.cells = (end > homes ? end : homes) + TAIL_CELLS;
-    made = mem_alloc(segment_bytes(shape.cells));
     if (!made)
         return NULL;
-    *made = shape;
-    made->used = n;
-    memset(made->cell, 0xff, (shape.cells + 1) * sizeof(made->cell[0]));
-    for (uint32_t i = 0, left = n; left > 0; i++) {
-        uint32_t home;
-
-        if (from[i] == INDEX_EMPTY)
-            continue;
-        home = index_home(&shape, tag_of(from[i]));
-        at = home > at ? home : at;
-        made->cell[at++] = from[i];
-        left--;
-    }
+    *made = (struct index_segment){.buckets = buckets, .depth = depth};
+    memset(index_buckets(made), 0xff, buckets * sizeof(struct index_bucket));
     return made;
+}
+
+/* There is an empty cell. */
+static void place(struct index_segment *segment, uint32_t tag, uint32_t id)
+{
+    struct index_walk walk = {index_buckets(segment), segment->buckets,
+                              index_home(tag, segment->buckets)};
+    uint32_t free, cell;
+
+    while (!(free = index_free(index_here(&walk))))
+        index_next(&walk);
+    cell = (uint32_t)__builtin_ctz(free);
+    index_here(&walk)->tag[cell] = tag;
+    index_here(&walk)->id[cell] = id;
+    segment->used++;
 }
 
 /* Names a segment in all entries of the directory that are its own. */
 static void enter(struct index *index, struct index_segment *segment, uint32_t tag)
 {
     uint32_t n = 1u << (index->depth - segment->depth);
-    uint32_t first = index_entry(index, tag) & ~(n - 1);
+    uint32_t first = (uint32_t)(index_entry(index, tag) - index->directory) & ~(n - 1);
 
     for (uint32_t i = first; i < first + n; i++)
-        index->directory[i] = segment;
-    index->bytes += segment_bytes(segment->cells);
+        index->directory[i] = (struct index_entry){segment, segment->buckets};
+    index->bytes += segment_bytes(segment->buckets);
 }
 
 static void discard(struct index *index, struct index_segment *segment)
 {
-    index->bytes -= segment_bytes(segment->cells);
+    index->bytes -= segment_bytes(segment->buckets);
     mem_free(segment);
 }
 
 static kvc_status double_directory(struct index *index)
 {
     size_t n = (size_t)1 << index->depth;
-    struct index_segment **directory = mem_alloc(2 * n * sizeof(*directory));
+    struct index_entry *directory = mem_alloc(2 * n * sizeof(*directory));
 
     if (!directory)
         return KVC_E_NO_MEMORY;
@@ -110,24 +89,45 @@ static kvc_status double_directory(struct index *index)
     return KVC_OK;
 }
 
-static kvc_status resize(struct index *index, struct index_segment *segment, uint32_t tag,
-                         uint32_t homes)
+/* Places the cells of a segment in others: those with `bit` in their tag in high. */
+static void share_out(const struct index_segment *from, uint32_t bit, struct index_segment *low,
+                      struct index_segment *high)
 {
-    struct index_segment *made = build(segment->cell, segment->used, homes, segment->depth);
+    const struct index_bucket *buckets = index_buckets(from);
+
+    for (uint32_t b = 0; b < from->buckets; b++)
+        for (uint32_t i = 0; i < INDEX_CELLS; i++)
+            if (buckets[b].id[i] != INDEX_EMPTY)
+                place(buckets[b].tag[i] & bit ? high : low, buckets[b].tag[i], buckets[b].id[i]);
+}
+
+static kvc_status resize(struct index *index, struct index_segment *segment, uint32_t tag)
+{
+    struct index_segment *made = make(segment->buckets + INDEX_BUCKETS_MIN, segment->depth);
 
     if (!made)
         return KVC_E_NO_MEMORY;
+    share_out(segment, 0, made, NULL);
     enter(index, made, tag);
     discard(index, segment);
     return KVC_OK;
 }
 
-/* The cells are sorted, so those of the upper half are the ones from some place on. */
+static uint32_t count_high(const struct index_segment *segment, uint32_t bit)
+{
+    const struct index_bucket *buckets = index_buckets(segment);
+    uint32_t n = 0;
+
+    for (uint32_t b = 0; b < segment->buckets; b++)
+        for (uint32_t i = 0; i < INDEX_CELLS; i++)
+            n += buckets[b].id[i] != INDEX_EMPTY && (buckets[b].tag[i] & bit);
+    return n;
+}
+
 static kvc_status split(struct index *index, struct index_segment *segment, uint32_t tag)
 {
     uint32_t depth = segment->depth + 1;
-    uint32_t bit = 1u << (32 - depth);
-    uint32_t lower = 0, at = 0;
+    uint32_t bit = 1u << (32 - depth), n_high = count_high(segment, bit);
     struct index_segment *low, *high;
 
     if (depth > index->depth) {
@@ -136,23 +136,14 @@ static kvc_status split(struct index *index, struct index_segment *segment, uint
         if (status)
             return status;
     }
-    for (uint32_t i = 0; i < segment->cells; i++) {
-        if (segment->cell[i] == INDEX_EMPTY)
-            continue;
-        if (tag_of(segment->cell[i]) & bit)
-            break;
-        lower++;
-        at = i + 1;
-    }
-    low = build(segment->cell, lower, homes_for(lower), depth);
-    if (!low)
-        return KVC_E_NO_MEMORY;
-    high =
-        build(segment->cell + at, segment->used - lower, homes_for(segment->used - lower), depth);
-    if (!high) {
+    low = make(buckets_for(segment->used - n_high), depth);
+    high = make(buckets_for(n_high), depth);
+    if (!low || !high) {
         mem_free(low);
+        mem_free(high);
         return KVC_E_NO_MEMORY;
     }
+    share_out(segment, bit, low, high);
     enter(index, low, tag & ~bit);
     enter(index, high, tag | bit);
     discard(index, segment);
@@ -161,75 +152,98 @@ static kvc_status split(struct index *index, struct index_segment *segment, uint
 
 static kvc_status grow(struct index *index, struct index_segment *segment, uint32_t tag)
 {
-    /* Not full: it had no room behind its last home, which resizing gives. */
-    if (segment->used < capacity(segment->homes))
-        return resize(index, segment, tag, segment->homes);
-    if (segment->homes < INDEX_HOMES_MAX || segment->depth == DEPTH_MAX)
-        return resize(index, segment, tag, segment->homes + INDEX_HOMES_MIN);
+    if (segment->buckets < INDEX_BUCKETS_MAX || segment->depth == DEPTH_MAX)
+        return resize(index, segment, tag);
     return split(index, segment, tag);
-}
-
-/* false: there is no room between the cell's place and the segment's end. */
-static bool place(struct index_segment *segment, uint64_t cell)
-{
-    uint32_t at = index_home(segment, tag_of(cell)), end;
-
-    while (segment->cell[at] <= cell)
-        at++;
-    for (end = at; segment->cell[end] != INDEX_EMPTY;)
-        end++;
-    if (end == segment->cells)
-        return false;
-    memmove(&segment->cell[at + 1], &segment->cell[at], (end - at) * sizeof(cell));
-    segment->cell[at] = cell;
-    segment->used++;
-    return true;
 }
 
 kvc_status index_insert(struct index *index, uint32_t tag, uint32_t id)
 {
-    uint64_t cell = (uint64_t)tag << 32 | id;
+    struct index_segment *segment;
 
-    assert(id != UINT32_MAX);
-    for (;;) {
-        struct index_segment *segment = index_segment(index, tag);
-        kvc_status status;
+    assert(id != INDEX_EMPTY);
+    while (segment = index_entry(index, tag)->segment,
+           segment->used >= capacity(segment->buckets)) {
+        kvc_status status = grow(index, segment, tag);
 
-        if (segment->used < capacity(segment->homes) && place(segment, cell))
-            break;
-        status = grow(index, segment, tag);
         if (status)
             return status;
     }
+    place(segment, tag, id);
     index->count++;
     return KVC_OK;
 }
 
+/* Buckets from one on to another, around the end. */
+static uint32_t distance(const struct index_walk *walk, uint32_t from, uint32_t to)
+{
+    return to >= from ? to - from : to + walk->n - from;
+}
+
+/* A cell of the bucket at walk->at that had to pass bucket `over`; INDEX_CELLS: none. */
+static uint32_t find_passed(const struct index_walk *walk, uint32_t over)
+{
+    const struct index_bucket *bucket = index_here(walk);
+
+    for (uint32_t i = 0; i < INDEX_CELLS; i++) {
+        uint32_t home;
+
+        if (bucket->id[i] == INDEX_EMPTY)
+            continue;
+        home = index_home(bucket->tag[i], walk->n);
+        if (distance(walk, home, over) < distance(walk, home, walk->at))
+            return i;
+    }
+    return INDEX_CELLS;
+}
+
+/* A full bucket has got an empty cell: whatever is behind it because it was full moves up. */
+static void fill_hole(struct index_walk walk, uint32_t hole)
+{
+    uint32_t over = walk.at;
+    bool full = true;
+
+    while (full) {
+        struct index_bucket *bucket;
+        uint32_t i;
+
+        index_next(&walk);
+        bucket = index_here(&walk);
+        full = !index_free(bucket);
+        i = find_passed(&walk, over);
+        if (i == INDEX_CELLS)
+            continue;
+        walk.buckets[over].tag[hole] = bucket->tag[i];
+        walk.buckets[over].id[hole] = bucket->id[i];
+        bucket->id[i] = INDEX_EMPTY;
+        over = walk.at;
+        hole = i;
+    }
+}
+
 void index_remove(struct index *index, uint32_t tag, uint32_t id)
 {
-    struct index_segment *segment = index_segment(index, tag);
-    uint64_t *cell = &segment->cell[index_seek(segment, tag) - segment->cell];
-    uint64_t wanted = (uint64_t)tag << 32 | id;
+    struct index_walk walk = index_seek(index, tag);
+    uint32_t found, cell;
+    bool full;
 
-    while (*cell != wanted) {
-        assert(index_cell_has(*cell, tag));
-        cell++;
+    while (!(found = index_have(index_here(&walk), tag) & index_equal(index_here(&walk)->id, id))) {
+        assert(!index_free(index_here(&walk)));
+        index_next(&walk);
     }
-    /* Cells behind it that are not at their homes move up. */
-    while (cell[1] != INDEX_EMPTY &&
-           index_home(segment, tag_of(cell[1])) <= (uint32_t)(cell - segment->cell)) {
-        cell[0] = cell[1];
-        cell++;
-    }
-    *cell = INDEX_EMPTY;
-    segment->used--;
+    cell = (uint32_t)__builtin_ctz(found);
+    full = !index_free(index_here(&walk));
+    index_here(&walk)->id[cell] = INDEX_EMPTY;
+    if (full)
+        fill_hole(walk, cell);
+    index_entry(index, tag)->segment->used--;
     index->count--;
 }
 
 kvc_status index_init(struct index *index)
 {
-    struct index_segment **directory = mem_alloc(sizeof(*directory));
-    struct index_segment *segment = build(NULL, 0, INDEX_HOMES_MIN, 0);
+    struct index_entry *directory = mem_alloc(sizeof(*directory));
+    struct index_segment *segment = make(INDEX_BUCKETS_MIN, 0);
 
     if (!directory || !segment) {
         mem_free(directory);
@@ -244,7 +258,7 @@ kvc_status index_init(struct index *index)
 /* How many entries of the directory, from `entry` on, are of the same segment. */
 static uint32_t entries_of(const struct index *index, uint32_t entry)
 {
-    return 1u << (index->depth - index->directory[entry]->depth);
+    return 1u << (index->depth - index->directory[entry].segment->depth);
 }
 
 void index_fini(struct index *index)
@@ -252,37 +266,41 @@ void index_fini(struct index *index)
     for (uint64_t i = 0; i < 1ull << index->depth;) {
         uint32_t n = entries_of(index, (uint32_t)i);
 
-        mem_free(index->directory[i]);
+        mem_free(index->directory[i].segment);
         i += n;
     }
     mem_free(index->directory);
 }
 
-static const char *check_segment(const struct index *index, const struct index_segment *segment,
-                                 uint32_t entry)
+static const char *check_cell(const struct index *index, uint32_t entry, uint32_t at, uint32_t tag)
 {
-    uint64_t before = 0;
-    uint32_t used = 0, gap = 0; /* no empty cell from `gap` on */
+    struct index_walk walk = index_seek(index, tag);
 
-    for (uint32_t i = 0; i < segment->cells; i++) {
-        uint64_t cell = segment->cell[i];
-        uint32_t home;
-
-        if (cell == INDEX_EMPTY) {
-            gap = i + 1;
-            continue;
-        }
-        home = index_home(segment, tag_of(cell));
-        if (used++ && cell <= before)
-            return "cells are out of order";
-        if (home > i || home < gap)
+    if ((uint32_t)(index_entry(index, tag) - index->directory) - entry >= entries_of(index, entry))
+        return "a cell is in another segment than its tag says";
+    for (; walk.at != at; index_next(&walk))
+        if (index_free(index_here(&walk)))
             return "a cell cannot be reached from its home";
-        if (index_entry(index, tag_of(cell)) - entry >= entries_of(index, entry))
-            return "a cell is in another segment than its tag says";
-        before = cell;
+    return NULL;
+}
+
+static const char *check_segment(const struct index *index, uint32_t entry)
+{
+    const struct index_segment *segment = index->directory[entry].segment;
+    const struct index_bucket *buckets = index_buckets(segment);
+    const char *why = NULL;
+    uint32_t used = 0;
+
+    for (uint32_t b = 0; b < segment->buckets; b++) {
+        for (uint32_t i = 0; i < INDEX_CELLS && !why; i++) {
+            if (buckets[b].id[i] == INDEX_EMPTY)
+                continue;
+            used++;
+            why = check_cell(index, entry, b, buckets[b].tag[i]);
+        }
     }
-    if (segment->cell[segment->cells] != INDEX_EMPTY)
-        return "a segment has no end";
+    if (why)
+        return why;
     return used == segment->used ? NULL : "a segment miscounts its cells";
 }
 
@@ -291,17 +309,18 @@ const char *index_check(const struct index *index)
     uint64_t count = 0, bytes = sizeof(*index->directory) << index->depth;
 
     for (uint64_t i = 0; i < 1ull << index->depth;) {
-        const struct index_segment *segment = index->directory[i];
+        const struct index_segment *segment = index->directory[i].segment;
         uint32_t n = entries_of(index, (uint32_t)i);
-        const char *why = check_segment(index, segment, (uint32_t)i);
+        const char *why = check_segment(index, (uint32_t)i);
 
         if (why)
             return why;
         for (uint32_t j = 0; j < n; j++)
-            if (index->directory[i + j] != segment)
+            if (index->directory[i + j].segment != segment ||
+                index->directory[i + j].buckets != segment->buckets)
                 return "a segment is not in all of its entries";
         count += segment->used;
-        bytes += segment_bytes(segment->cells);
+        bytes += segment_bytes(segment->buckets);
         i += n;
     }
     if (count != index->count)

@@ -2,13 +2,14 @@
  * From a 32-bit tag, the hash of a part and key, to the ids of blocks. It knows nothing of either:
  * block.c makes the tags and compares the keys.
  *
- * All cells in order of their tags would be one sorted array. It is cut into segments: the
- * directory's entry for the first bits of a tag is its segment, and the next bits say where in the
- * segment it should be ("home"). Cells stay sorted, each at its home or, when that is taken, behind
- * it with no empty cell between. A lookup therefore ends at the first larger tag, removal needs no
- * tombstones, and growing is a walk over one segment, at most INDEX_HOMES_MAX cells however large
- * the index is: a segment gets more homes or is split in two. Only the directory, one pointer for
- * some 400 blocks, is ever doubled as a whole.
+ * Cells lie eight together in a bucket, which is one cache line: that line is all that a lookup
+ * reads here, of a key that is there or not, and all that adding one writes, mostly. Buckets are
+ * cut into segments: the directory's entry for the first bits of a tag names its segment, and the
+ * tag's hash the bucket ("home") in it. What finds its home full goes to the next bucket that is
+ * not; a search ends at the first that is not full, so removal moves up what had to pass it.
+ * Growing is a walk over one segment, at most INDEX_BUCKETS_MAX buckets however large the index is:
+ * a segment gets more buckets or is split in two. Only the directory, one entry for some 400
+ * blocks, is ever doubled as a whole.
  */
 #ifndef KVC_STORE_INDEX_H
 #define KVC_STORE_INDEX_H
@@ -16,24 +17,39 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "proto/status.h"
 
-#define INDEX_HOMES_MIN 64u
-#define INDEX_HOMES_MAX 512u
+#define INDEX_CELLS       8u
+#define INDEX_BUCKETS_MIN 8u
+#define INDEX_BUCKETS_MAX 64u
+#define INDEX_LINE        64u
 
-/* tag << 32 | id. An empty one is larger than any other, so that a search ends there too. */
-#define INDEX_EMPTY UINT64_MAX
+#define INDEX_EMPTY UINT32_MAX /* the id of a cell that is free; its tag means nothing */
 
+struct index_bucket {
+    uint32_t tag[INDEX_CELLS];
+    uint32_t id[INDEX_CELLS];
+};
+
+/* Its buckets follow, from the next line on. */
 struct index_segment {
-    uint32_t homes;
-    uint32_t cells; /* homes and room behind the last; one more that is always empty follows */
-    uint32_t used;
+    uint32_t buckets;
+    uint32_t used;  /* cells */
     uint32_t depth; /* leading bits of a tag that all of its tags share */
-    uint64_t cell[];
+};
+
+/* The number of buckets is here too, so that finding one reads nothing of the segment. */
+struct index_entry {
+    struct index_segment *segment;
+    uint32_t buckets;
 };
 
 struct index {
-    struct index_segment **directory;
+    struct index_entry *directory;
     uint32_t depth; /* bits of a tag that select the entry */
     uint64_t count;
     uint64_t bytes; /* allocated */
@@ -48,38 +64,81 @@ kvc_status index_insert(struct index *index, uint32_t tag, uint32_t id);
 /* Removes the cell, which must be there. */
 void index_remove(struct index *index, uint32_t tag, uint32_t id);
 
-/* A text, or NULL: order, homes, counts. For tests. */
+/* A text, or NULL: places, homes, counts. For tests. */
 const char *index_check(const struct index *index);
 
-static inline uint32_t index_entry(const struct index *index, uint32_t tag)
+static inline const struct index_entry *index_entry(const struct index *index, uint32_t tag)
 {
-    return (uint32_t)((uint64_t)tag >> (32 - index->depth));
+    return &index->directory[(uint64_t)tag >> (32 - index->depth)];
 }
 
-static inline struct index_segment *index_segment(const struct index *index, uint32_t tag)
+static inline struct index_bucket *index_buckets(const struct index_segment *segment)
 {
-    return index->directory[index_entry(index, tag)];
+    const uintptr_t end = (uintptr_t)(segment + 1);
+
+    return (struct index_bucket *)((end + INDEX_LINE - 1) / INDEX_LINE * INDEX_LINE);
 }
 
-static inline uint32_t index_home(const struct index_segment *segment, uint32_t tag)
+/* Of all bits of the tag: its first ones are the same in the whole segment. */
+static inline uint32_t index_home(uint32_t tag, uint32_t buckets)
 {
-    return (uint32_t)(((uint64_t)(tag << segment->depth) * segment->homes) >> 32);
+    return (uint32_t)(((uint64_t)(tag * 0x9e3779b1u) * buckets) >> 32);
 }
 
-/* The first cell that has this tag or a larger one. It and those behind it are read until one does
- * not have the tag. */
-static inline const uint64_t *index_seek(const struct index_segment *segment, uint32_t tag)
-{
-    const uint64_t *cell = &segment->cell[index_home(segment, tag)];
+/* A search for a tag: the bucket it has come to. */
+struct index_walk {
+    struct index_bucket *buckets;
+    uint32_t n, at;
+};
 
-    while (*cell >> 32 < tag)
-        cell++;
-    return cell;
+static inline struct index_walk index_seek(const struct index *index, uint32_t tag)
+{
+    const struct index_entry *entry = index_entry(index, tag);
+
+    return (struct index_walk){.buckets = index_buckets(entry->segment),
+                               .n = entry->buckets,
+                               .at = index_home(tag, entry->buckets)};
 }
 
-static inline bool index_cell_has(uint64_t cell, uint32_t tag)
+static inline struct index_bucket *index_here(const struct index_walk *walk)
 {
-    return cell >> 32 == tag && cell != INDEX_EMPTY;
+    return &walk->buckets[walk->at];
+}
+
+static inline void index_next(struct index_walk *walk)
+{
+    if (++walk->at == walk->n)
+        walk->at = 0;
+}
+
+/* Which of eight numbers are equal to one: bit i for the i-th. */
+static inline uint32_t index_equal(const uint32_t *eight, uint32_t to)
+{
+#ifdef __SSE2__
+    const __m128i all = _mm_set1_epi32((int)to);
+    const __m128i low = _mm_cmpeq_epi32(_mm_load_si128((const __m128i *)eight), all);
+    const __m128i high = _mm_cmpeq_epi32(_mm_load_si128((const __m128i *)eight + 1), all);
+
+    return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(low)) |
+           (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(high)) << 4;
+#else
+    uint32_t mask = 0;
+
+    for (uint32_t i = 0; i < INDEX_CELLS; i++)
+        mask |= (uint32_t)(eight[i] == to) << i;
+    return mask;
+#endif
+}
+
+static inline uint32_t index_free(const struct index_bucket *bucket)
+{
+    return index_equal(bucket->id, INDEX_EMPTY);
+}
+
+/* The cells of a bucket that have this tag. */
+static inline uint32_t index_have(const struct index_bucket *bucket, uint32_t tag)
+{
+    return index_equal(bucket->tag, tag) & ~index_free(bucket);
 }
 
 #endif
