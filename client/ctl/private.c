@@ -56,6 +56,8 @@ static void run_daemon(const struct private_daemon *daemon, pid_t parent, const 
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    /* As the service has it. */
+    setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 0);
     execvp(args[0], (char *const *)args);
     dprintf(2, "%s: %s\n", args[0], strerror(errno));
     _exit(127);
