@@ -79,6 +79,39 @@ START_TEST(T7_exact_moves_only_what_is_useful)
 }
 END_TEST
 
+/* Leaves holes of one block each where the next blocks go. */
+static void riddle(struct engine *e, uint32_t first, uint32_t n)
+{
+    engine_put(e, first, n);
+    for (uint32_t i = 0; i < n; i += 2) {
+        const uint32_t number = first + i;
+        uint8_t key[KVC_KEY_BYTES];
+        uint64_t blocks;
+
+        kvc_key(&number, sizeof(number), key);
+        ck_assert_int_eq(kvc_flush_keys(e->client, e->part, key, 1, &blocks), KVC_OK);
+        ck_assert_uint_eq(blocks, 1);
+    }
+}
+
+START_TEST(T8_what_lies_apart_comes_in_place)
+{
+    struct pair_row row;
+
+    begin(2, modes[_i]);
+    riddle(&a, 5000, 100);
+    riddle(&b, 7000, 60);
+    engine_put(&a, 100, 90);
+    engine_verify_all(&b, 100, 90);
+    row = asked();
+    ck_assert_uint_eq(row.batches, 2);
+    ck_assert_uint_eq(row.useful, 90 * BLOCK);
+    engine_verify(&b, 7001, 1);
+    let_holds_end();
+    end();
+}
+END_TEST
+
 START_TEST(T6_counters_of_views)
 {
     struct pair_row row;
@@ -355,15 +388,13 @@ START_TEST(fetches_that_nobody_asks_for)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("peer/fetch", CHECK_LIFE_S, {T7_blocks_come_from_a_peer, 0, 2},
-                 {T7_exact_moves_only_what_is_useful, 0, 0}, {T6_counters_of_views, 0, 0},
-                 {T5_nothing_is_registered_after_the_start, 0, 2}, {T10_batches_of_64_blocks, 1, 2},
-                 {T21_targets_are_cleared_and_what_arrives_is_verified, 1, 2},
-                 {T9_runs_of_several_sources_are_one_prefix, 1, 2},
-                 {T19_a_run_comes_from_one_source, 0, 0},
-                 {a_prefix_that_is_here_goes_on_at_a_peer, 1, 2},
-                 {T14_nothing_stays_leased_at_the_source, 1, 2}, {T12_a_refusal_is_a_miss, 1, 2},
-                 {T11_the_wire_goes_on_while_a_batch_is_unpacked, 0, 0},
-                 {two_lookups_of_the_same_blocks, 0, 0}, {a_fetch_is_declined, 0, 0},
-                 {T7_the_tool_shows_lane_mode_and_reason, 0, 0},
-                 {fetches_that_nobody_asks_for, 0, 0})
+CHECK_MAIN_LOOPS(
+    "peer/fetch", CHECK_LIFE_S, {T7_blocks_come_from_a_peer, 0, 2},
+    {T7_exact_moves_only_what_is_useful, 0, 0}, {T6_counters_of_views, 0, 0},
+    {T8_what_lies_apart_comes_in_place, 0, 2}, {T5_nothing_is_registered_after_the_start, 0, 2},
+    {T10_batches_of_64_blocks, 1, 2}, {T21_targets_are_cleared_and_what_arrives_is_verified, 1, 2},
+    {T9_runs_of_several_sources_are_one_prefix, 1, 2}, {T19_a_run_comes_from_one_source, 0, 0},
+    {a_prefix_that_is_here_goes_on_at_a_peer, 1, 2}, {T14_nothing_stays_leased_at_the_source, 1, 2},
+    {T12_a_refusal_is_a_miss, 1, 2}, {T11_the_wire_goes_on_while_a_batch_is_unpacked, 0, 0},
+    {two_lookups_of_the_same_blocks, 0, 0}, {a_fetch_is_declined, 0, 0},
+    {T7_the_tool_shows_lane_mode_and_reason, 0, 0}, {fetches_that_nobody_asks_for, 0, 0})
