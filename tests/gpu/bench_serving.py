@@ -16,11 +16,11 @@ tokens each; rounds for each way, in the order A B C D E, E D C B A, A B ...
 Hits: prompts of 4096 tokens one after the other in an idle engine: with the blocks in the engine's
 own cache, and loaded from the daemon's tiers after another process had saved them.
 
-    bench_serving.py [0.5B] [8B]
+    bench_serving.py [--ways A,B...] [--rounds N] [--no-hits] [0.5B] [8B]
 """
 
+import argparse
 import random
-import sys
 import time
 
 import kit
@@ -31,7 +31,6 @@ from kit import MS, Daemon, Remote, fresh_keys
 BACKGROUND, INCOMING, OUTPUT = 8, 32, 64
 INTERVAL_S = {"0.5B": 0.1, "8B": 0.2, "tiny": 0.01}
 TEMPLATE, PROMPT, HIT = 256, 2048, 4096
-ROUNDS = {"0.5B": 2, "8B": 2, "tiny": 1}
 HITS = 15
 WAYS = ("none", "kvcached", "kvcached daemon", "packed", "each")
 
@@ -136,10 +135,10 @@ class Server:
             time.sleep(0.002)
 
 
-def arrivals(server, socket, rounds):
-    found = {way: ([], [], [], 0) for way in WAYS}
+def arrivals(server, socket, rounds, ways):
+    found = {way: ([], [], [], 0) for way in ways}
     usable = []
-    for way in WAYS:  # find out which can be had, and warm up
+    for way in ways:  # find out which can be had, and warm up
         why = server.call("use", way, socket)
         if why:
             print(f"  {why}")
@@ -184,17 +183,22 @@ def hits(name, sizes, repeats, room):
 
 def main():
     kit.need_gpus()
-    names = sys.argv[1:] or (["tiny"] if kit.REHEARSE else ["0.5B", "8B"])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--no-hits", action="store_true")
+    parser.add_argument("names", nargs="*", default=["tiny"] if kit.REHEARSE else ["0.5B", "8B"])
+    said = parser.parse_args()
     sizes, repeats, room = (
         ((2, 3, 32, 64, 96, 4), 2, "64M") if kit.REHEARSE
         else ((BACKGROUND, INCOMING, TEMPLATE, PROMPT, HIT, OUTPUT), HITS, "8G"))
     rows, hit_rows = [], []
-    for name in names:
+    for name in said.names:
         # The tier is part of the GPU's memory in every row: the daemon runs all the while.
         with Daemon("--gpu-bytes", room, "--host-bytes", "0") as d:
             with Remote(Server, name, sizes) as server:
-                found = arrivals(server, d.socket, ROUNDS[name])
-        base = found["none"]
+                found = arrivals(server, d.socket, said.rounds, said.ways)
+        base = found[said.ways[0]]
         for way, (ttft, gaps, rates, dropped) in found.items():
             p50, p95, gap = (kit.quantile(ttft, 0.5), kit.quantile(ttft, 0.95),
                              kit.quantile(gaps, 0.99))
@@ -207,6 +211,8 @@ def main():
                 f"{kit.quantile(gaps, 0.95) * 1e3:.2f}", f"{gap * 1e3:.2f}",
                 f"{(gap / kit.quantile(base[1], 0.99) - 1) * 100:+.1f} %", dropped,
             ])
+        if said.no_hits:
+            continue
         warm, same = hits(name, sizes, repeats, room)
         own = kit.median(warm["own"])
         hit_rows.append([
@@ -218,10 +224,11 @@ def main():
         f"prompts that arrive beside {sizes[0]} decoding streams; {kit.machine()}",
         ["model", "way", "TTFT p50 ms", "p95", "p50 change", "p95 change", "token/s", "change",
          "gap p95 ms", "p99", "p99 change", "saves given up"], rows)
-    kit.table(
-        f"TTFT of a hit, {sizes[4]} tokens, ms; {repeats} repeats",
-        ["model", "own prefix cache", "gpu tier", "over own", "host tier", "over own",
-         "tokens equal"], hit_rows)
+    if hit_rows:
+        kit.table(
+            f"TTFT of a hit, {sizes[4]} tokens, ms; {repeats} repeats",
+            ["model", "own prefix cache", "gpu tier", "over own", "host tier", "over own",
+             "tokens equal"], hit_rows)
 
 
 if __name__ == "__main__":
