@@ -272,6 +272,45 @@ START_TEST(two_containers_of_root_are_two_tenants)
 }
 END_TEST
 
+// The other way round: the daemon is in a container, and workers outside, whose pids it cannot see.
+START_TEST(a_daemon_in_a_pid_namespace_serves_those_outside)
+{
+    const char *socket = tmpdir_file("s1");
+    struct stage s;
+    pid_t victim;
+
+    if (geteuid() != 0)
+        TEST_SKIP("needs root, for a pid namespace alone");
+    if (check_valgrind())
+        TEST_SKIP("valgrind needs to see its own");
+    victim = proc_fork(); // while children are still of this namespace
+    if (victim == 0) {
+        int sock = -1;
+
+        wait_for(wire_connect(socket, &sock) == KVC_OK, WAIT_MS);
+        close(sock);
+        saves_until_killed(socket);
+    }
+    if (unshare(CLONE_NEWPID) != 0) {
+        proc_kill(victim);
+        TEST_SKIP("no pid namespace is to be had here");
+    }
+    stage_open_bare(&s, open_to_all);
+    ck_assert_str_eq(s.socket, socket);
+    wait_for(stage_stats(&s).saves > 3, ENGINE_MS);
+    proc_kill(victim);
+    stage_wait_sessions(&s, 0);
+    wait_for(stage_stats(&s).quarantined_slots == 0, ENGINE_MS);
+    engine_open(&s.witness, s.socket);
+    engine_put(&s.witness, 1000, N_KEYS);
+    engine_verify(&s.witness, 1000, N_KEYS);
+    engine_close(&s.witness);
+    stage_wait_sessions(&s, 0);
+    kvc_close(s.figures);
+    daemon_stop(s.daemon);
+}
+END_TEST
+
 static void reconnects(const char *socket)
 {
     struct engine e;
@@ -311,5 +350,6 @@ CHECK_MAIN_LOOPS("life/contain", CHECK_LIFE_S,
                  {a_worker_needs_nothing_but_the_socket, 0, 0, CHECK_BOTH_WAYS},
                  {root_of_a_user_namespace_is_his_user, 0, 0, CHECK_BOTH_WAYS},
                  {a_container_that_is_killed_leaves_nothing, 0, 0, CHECK_BOTH_WAYS},
+                 {a_daemon_in_a_pid_namespace_serves_those_outside, 0, 0},
                  {two_containers_of_root_are_two_tenants, 0, 1},
                  {a_container_finds_the_daemon_that_starts_again, 0, 0})
