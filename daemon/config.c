@@ -75,14 +75,14 @@ static const struct option options[] = {
      NULL, "QUOTA", "DIGEST or default, gpu=SIZE, host=SIZE, leases=N; may be given again"},
     {"drain-time", VALUE_TIME, RUNTIME, FIELD(drain_ms), "5s", 0, HOUR, NULL, "TIME",
      "SIGTERM waits this long for what is in flight"},
-    {"peers", VALUE_TEXT, START, FIELD(peers), "none", 0, 0, NULL, "LIST",
-     "other daemons to ask for blocks that are not here, host:port with commas between"},
+    {"peers", VALUE_LIST, START, FIELD(peers), "none", 0, PEER_NAMES_TEXT_MAX, NULL, "PEER",
+     "other daemons to ask for blocks that are not here: host:port [tenant=TENANT], ..."},
     {"peer-listen", VALUE_TEXT, START, FIELD(peer_listen), "none", 0, 0, NULL, "ADDRESS:PORT",
      "where other daemons may ask"},
     {"peer-secret-file", VALUE_TEXT, START, FIELD(peer_secret_file), "none", 0, 0, NULL, "PATH",
      "what peers prove to each other that they know; without, only named ones connect"},
     {"peer-tenant", VALUE_TEXT, START, FIELD(peer_tenant), "own", 0, 0, NULL, "TENANT",
-     "whose blocks are shared with peers, uid:N; own: of the daemon's uid"},
+     "whose blocks are shared with peers of no other tenant, uid:N; own: of the daemon's uid"},
     {"directory", VALUE_TEXT, START, FIELD(directory), "none", 0, 0, NULL, "HOST:PORT",
      "a Redis or Valkey in which daemons find each other, and who has what"},
     {"directory-time", VALUE_TIME, START, FIELD(directory_ms), "30s", SECOND, HOUR, NULL, "TIME",
@@ -108,6 +108,7 @@ static const struct option options[] = {
 _Static_assert(OPTIONS <= CONFIG_ROWS_MAX, "more options than origins");
 _Static_assert(CONFIG_SOCKETS_TEXT_MAX <= CONFIG_LIST_TEXT_MAX &&
                    CONFIG_ALLOW_TEXT_MAX <= CONFIG_LIST_TEXT_MAX &&
+                   PEER_NAMES_TEXT_MAX <= CONFIG_LIST_TEXT_MAX &&
                    CONFIG_QUOTA_TEXT_MAX <= CONFIG_LIST_TEXT_MAX,
                "a list is longer than the longest");
 
@@ -144,6 +145,8 @@ static bool set_text(const struct option *o, const char *value, char *field, cha
         return config_explain(why, "%s: must not be empty", o->name);
     if (strlen(value) >= CONFIG_TEXT_MAX)
         return config_explain(why, "%s: longer than %u bytes", o->name, CONFIG_TEXT_MAX - 1);
+    if (o->offset == FIELD(peer_tenant) && !peer_tenant_check(value, why, CONFIG_WHY_MAX))
+        return false;
     strcpy(field, value);
     return true;
 }
@@ -173,11 +176,16 @@ static bool set_number(const struct option *o, const char *value, uint64_t *fiel
 /* Whether all that a list was given so far can be read. */
 static bool check_list(const struct option *o, const char *text, char *why)
 {
+    struct peer_name names[PEERS_MAX];
+    uint32_t n;
+
     switch (o->offset) {
     case FIELD(sockets):
         return config_sockets_check(text, why);
     case FIELD(allow):
         return config_allow_check(text, why);
+    case FIELD(peers):
+        return peer_names_read(text, names, &n, why, CONFIG_WHY_MAX);
     default:
         return config_quotas_check(text, why);
     }

@@ -14,6 +14,7 @@
 #include "daemon/config_access.h"
 #include "daemon/config_quota.h"
 #include "daemon/config_value.h"
+#include "daemon/peer/names.h"
 
 #define CONFIG_TEXT_MAX 256u
 #define CONFIG_WHY_MAX  640u
@@ -44,7 +45,8 @@ struct config {
     uint64_t copy_thread_blocks;
     char tenant_shares[CONFIG_TEXT_MAX];
     char namespace_quota[CONFIG_QUOTA_TEXT_MAX];
-    char peers[CONFIG_TEXT_MAX], peer_listen[CONFIG_TEXT_MAX], peer_secret_file[CONFIG_TEXT_MAX];
+    char peers[PEER_NAMES_TEXT_MAX];
+    char peer_listen[CONFIG_TEXT_MAX], peer_secret_file[CONFIG_TEXT_MAX];
     char peer_tenant[CONFIG_TEXT_MAX];
     uint64_t transfer; /* enum peers_transfer */
     char ucx[CONFIG_TEXT_MAX];

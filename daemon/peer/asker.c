@@ -282,8 +282,9 @@ const struct link_events peer_events = {on_ready, on_open, on_message, on_ended}
 
 /* Life. */
 
-kvc_status peer_add(struct peers *peers, const char *host, const char *port, bool hinted)
+kvc_status peer_add(struct peers *peers, const struct peer_name *name, uint32_t tenant, bool hinted)
 {
+    const char *host = name->host, *port = name->port;
     struct peer *peer = mem_zalloc(sizeof(*peer));
     kvc_status status;
 
@@ -296,6 +297,7 @@ kvc_status peer_add(struct peers *peers, const char *host, const char *port, boo
     }
     peer->peers = peers;
     peer->hinted = hinted;
+    peer->tenant = tenant;
     snprintf(peer->host, sizeof(peer->host), "%s", host);
     snprintf(peer->port, sizeof(peer->port), "%s", port);
     /* A number is known before it is looked up: it may be the first to connect. */

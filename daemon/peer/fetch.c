@@ -199,12 +199,12 @@ void fetch_look_all(struct peers *peers, uint64_t now)
 
 /* Beginning. */
 
-static bool any_open(const struct peers *peers)
+static bool any_open(const struct peers *peers, uint32_t tenant)
 {
     const struct peer *peer;
 
     list_for_each(peer, &peers->list, link)
-        if (peer->state == PEER_OPEN)
+        if (peer->state == PEER_OPEN && peer->tenant == tenant)
             return true;
     return false;
 }
@@ -240,14 +240,15 @@ kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
     struct fetch *f;
     kvc_status status;
 
-    if (peers->stopping || want->tenant != peers->tenant || !any_open(peers) ||
-        want->n_parts == 0 || want->parts[0].n_keys == 0)
+    if (peers->stopping || !any_open(peers, want->tenant) || want->n_parts == 0 ||
+        want->parts[0].n_keys == 0)
         return KVC_E_UNKNOWN;
     f = mem_zalloc(sizeof(*f));
     if (f == NULL)
         return KVC_E_NO_MEMORY;
     list_init(&f->link);
     f->peers = peers;
+    f->tenant = want->tenant;
     f->state = FETCH_ASKING;
     f->n_parts = want->n_parts;
     f->n_keys = want->parts[0].n_keys;

@@ -46,6 +46,7 @@ struct fetch {
     struct peers *peers;
     enum fetch_state state;
     struct owner *owner;
+    uint32_t tenant;
     uint64_t began_us, asked_us, patience_us, deadline_us;
     peers_fetched_cb *fetched; /* NULL: nobody waits */
     void *arg;

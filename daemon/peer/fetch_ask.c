@@ -81,8 +81,8 @@ static void ask_peer(struct fetch *f, struct peer *peer)
 
 static bool can_ask(const struct fetch *f, const struct peer *peer)
 {
-    return peer->state == PEER_OPEN && peer->control->state == LINK_OPEN && !is_excluded(f, peer) &&
-           f->n_offers < PEERS_MAX;
+    return peer->tenant == f->tenant && peer->state == PEER_OPEN &&
+           peer->control->state == LINK_OPEN && !is_excluded(f, peer) && f->n_offers < PEERS_MAX;
 }
 
 /* Which of those that it knows have any of the keys that are missing. */
@@ -96,7 +96,7 @@ static void ask_directory(struct fetch *f)
     list_for_each(peer, &f->peers->list, link)
         if (peer->hinted && can_ask(f, peer))
             names[n++] = peer->name;
-    if (f->peers->directory != NULL &&
+    if (f->peers->directory != NULL && f->tenant == f->peers->tenant &&
         directory_ask(f->peers->directory, f->peers->next_id + 1, f->parts[0].part,
                       f->parts[0].keys + (size_t)f->base * KVC_KEY_BYTES, f->n_keys - f->base,
                       names, n))

@@ -55,7 +55,7 @@ static kvc_status on_open(void *arg, struct link *link, const struct message_rea
     const struct ucx_endpoint_events events = {arg, endpoint_failed};
     struct guest *g = arg;
     const struct owner_identity identity = {
-        .tenant = g->peers->tenant, .role = STORE_ROLE_READER, .pid = getpid()};
+        .tenant = g->tenant, .role = STORE_ROLE_READER, .pid = getpid()};
     kvc_status status = store_owner_open(g->peers->config.store, &identity, NULL, &g->owner);
 
     if (status == KVC_OK)
@@ -144,7 +144,7 @@ void guest_accept(struct peers *peers, uv_stream_t *listener)
     snprintf(g->name, sizeof(g->name), "%s", g->control->name);
     if (peers->stopping || !link_peer(g->control, &address))
         link_end(g->control, "it is gone already");
-    else if (!peers_admit(peers, &address)) {
+    else if (!peers_admit(peers, &address, &g->tenant)) {
         log_warn("peer", "a stranger is refused address=%s", g->name);
         link_end(g->control, "a stranger");
     }

@@ -398,6 +398,33 @@ static void connected_cb(uv_connect_t *connecting, int status)
     send_hello(link);
 }
 
+bool link_is_loopback(const struct sockaddr_storage *address)
+{
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
+
+    if (address->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+}
+
+/* Whom the other side sees is who listens here, wherever that address reaches. */
+static int bind_from(struct link *link, const struct sockaddr *address)
+{
+    const struct sockaddr_storage *from = &link->config->from;
+    struct sockaddr_storage to = {0}, any = *from;
+
+    memcpy(&to, address,
+           address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                          : sizeof(struct sockaddr_in));
+    if (from->ss_family != to.ss_family || link_is_loopback(from) != link_is_loopback(&to))
+        return 0;
+    if (any.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&any)->sin6_port = 0;
+    else
+        ((struct sockaddr_in *)&any)->sin_port = 0;
+    return uv_tcp_bind(&link->tcp, (struct sockaddr *)&any, 0);
+}
+
 kvc_status link_connect(const struct link_config *config, const struct sockaddr *address,
                         const char *name, void *arg, struct link **ret)
 {
@@ -407,7 +434,9 @@ kvc_status link_connect(const struct link_config *config, const struct sockaddr 
     if (link == NULL)
         return KVC_E_NO_MEMORY;
     snprintf(link->name, sizeof(link->name), "%s", name);
-    rc = uv_tcp_connect(&link->connecting, &link->tcp, address, connected_cb);
+    rc = bind_from(link, address);
+    if (rc == 0)
+        rc = uv_tcp_connect(&link->connecting, &link->tcp, address, connected_cb);
     if (rc < 0)
         end_with(link, "cannot connect", rc);
     *ret = link;

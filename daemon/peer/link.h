@@ -49,6 +49,7 @@ struct link_config {
     const struct secret *secret; /* stays */
     uint32_t greet_ms;           /* a link that is not open by then ends */
     const struct link_events *events;
+    struct sockaddr_storage from; /* links are made from there; family 0: from anywhere */
 };
 
 struct link {
@@ -80,6 +81,7 @@ kvc_status link_connect(const struct link_config *config, const struct sockaddr 
 /* Takes a connection that waits at a listener. */
 kvc_status link_accept(const struct link_config *config, uv_stream_t *listener, void *arg,
                        struct link **link);
+bool link_is_loopback(const struct sockaddr_storage *address);
 /* The address of the other side; false: there is none. */
 bool link_peer(const struct link *link, struct sockaddr_storage *address);
 

@@ -3,9 +3,10 @@
  * is the room's door, for api/ and server.c.
  *
  * May include store/, tier/, device/, base/, kernels/ and proto/; it is the only place that knows
- * UCX. Pure plans are in plan.h and view.h, messages in message.h, control connections in link.h.
+ * UCX. How settings name peers is read in names.h, pure plans are in plan.h and view.h, messages in message.h, control connections in link.h.
  * A fetch (fetch.c) asks the peers that asker.c is linked with and moves batches (batch.c) of
- * blocks; who asks this daemon is a guest (guest.c), served in serve.c. All of it runs on the loop;
+ * blocks; who asks this daemon is a guest (guest.c), served in serve.c. Each peer and guest is of one tenant, for others it does
+ * not exist. All of it runs on the loop;
  * packing, unpacking and checksums on libuv's pool.
  *
  * A fetch is a save of the daemon's own: what comes is FILLING, verified, and published as any

@@ -34,30 +34,6 @@ static bool is_none(const char *text)
     return text == NULL || text[0] == '\0' || strcmp(text, "none") == 0;
 }
 
-/* "host:port" or "[v6]:port". */
-static bool split_address(const char *text, char host[PEER_NAME_MAX], char port[8])
-{
-    const char *colon = strrchr(text, ':'), *end = colon;
-    long number;
-
-    if (colon == NULL || colon == text || strlen(colon + 1) > 5)
-        return false;
-    number = strtol(colon + 1, NULL, 10);
-    if (number < 1 || number > 65535 || strspn(colon + 1, "0123456789") != strlen(colon + 1))
-        return false;
-    if (text[0] == '[') {
-        if (colon[-1] != ']')
-            return false;
-        text++;
-        end--;
-    }
-    if (end - text < 1 || end - text >= (int)PEER_NAME_MAX)
-        return false;
-    snprintf(host, PEER_NAME_MAX, "%.*s", (int)(end - text), text);
-    snprintf(port, 8, "%s", colon + 1);
-    return true;
-}
-
 /* The daemon's own sessions. */
 
 kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner)
@@ -108,16 +84,8 @@ kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t index)
     return store_register(peers->config.store, owner, &desc, &info, NULL);
 }
 
-/* Who may connect: with a secret whoever proves it; else who is here, or is named. */
-
-static bool is_loopback(const struct sockaddr_storage *address)
-{
-    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
-
-    if (address->ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
-}
+/* Who may connect: with a secret whoever proves it; else who is here, or is named. And of which
+ * tenant he is: that of the peer at his address. */
 
 static bool is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
@@ -130,17 +98,27 @@ static bool is_same_host(const struct sockaddr_storage *a, const struct sockaddr
                   &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address)
+bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address,
+                 uint32_t *tenant)
 {
+    bool admitted = peers->secret.len > 0 || link_is_loopback(address);
+    bool named = false, unknown = false;
     const struct peer *peer;
 
-    if (peers->secret.len > 0 || is_loopback(address))
-        return true;
+    *tenant = peers->tenant;
     /* Who can write to the directory does not open this door. */
-    list_for_each(peer, &peers->list, link)
-        if (!peer->hinted && is_same_host(&peer->address, address))
-            return true;
-    return false;
+    list_for_each(peer, &peers->list, link) {
+        unknown = unknown || (peer->address.ss_family == 0 && peer->tenant != peers->tenant);
+        if (peer->hinted || !is_same_host(&peer->address, address))
+            continue;
+        /* Two names, one host: nobody knows which of them it is. */
+        if (named && *tenant != peer->tenant)
+            return false;
+        *tenant = peer->tenant;
+        named = true;
+    }
+    /* Whose name was not looked up yet is nobody's guest, rather than of the wrong tenant. */
+    return named || (admitted && !unknown);
 }
 
 static void connection_cb(uv_stream_t *listener, int status)
@@ -162,7 +140,7 @@ static kvc_status listen_at(struct peers *peers, char *why, size_t size)
 
     if (is_none(text))
         return KVC_OK;
-    if (!split_address(text, host, port))
+    if (!peer_name_split(text, host, port))
         return explain(why, size, KVC_E_INVALID, "peer-listen: \"%.80s\" is not address:port",
                        text);
     if (uv_ip4_addr(host, atoi(port), (struct sockaddr_in *)&address) < 0 &&
@@ -174,58 +152,56 @@ static kvc_status listen_at(struct peers *peers, char *why, size_t size)
     if (rc < 0)
         return explain(why, size, KVC_E_SYSTEM, "peer-listen: %s: %s", text, uv_strerror(rc));
     peers->listening = true;
-    return KVC_OK;
-}
-
-static kvc_status add_all(struct peers *peers, char *why, size_t size)
-{
-    char text[512], *rest = text, *word;
-
-    if (is_none(peers->config.list))
-        return KVC_OK;
-    snprintf(text, sizeof(text), "%s", peers->config.list);
-    while ((word = strsep(&rest, ", \t")) != NULL) {
-        char host[PEER_NAME_MAX], port[8];
-        kvc_status status;
-
-        if (word[0] == '\0')
-            continue;
-        if (!split_address(word, host, port))
-            return explain(why, size, KVC_E_INVALID, "peers: \"%.80s\" is not host:port", word);
-        if (peers->n_peers == PEERS_MAX)
-            return explain(why, size, KVC_E_LIMIT, "peers: more than %u", PEERS_MAX);
-        status = peer_add(peers, host, port, false);
-        if (status != KVC_OK)
-            return explain(why, size, status, "peers: %s: %s", word, kvc_status_text(status));
-    }
+    peers->ask_links.from = address;
     return KVC_OK;
 }
 
 /* "own", "uid:N" or a name. */
-static kvc_status read_tenant(struct peers *peers, char *why, size_t size)
+static kvc_status find_tenant(struct peers *peers, const char *text, char *why, size_t size,
+                              uint32_t *tenant)
 {
-    const char *text = peers->config.tenant;
     char name[KVC_NAME_MAX + 1];
     uint32_t uid = UINT32_MAX;
     kvc_status status;
 
+    if (!peer_tenant_check(text, why, size))
+        return KVC_E_INVALID;
     if (strcmp(text, "own") == 0) {
         uid = geteuid();
         snprintf(name, sizeof(name), "uid:%u", uid);
         text = name;
     } else if (strncmp(text, "uid:", 4) == 0) {
-        char *end;
-
-        uid = (uint32_t)strtoul(text + 4, &end, 10);
-        if (end == text + 4 || *end != '\0')
-            return explain(why, size, KVC_E_INVALID, "peer-tenant: \"%.64s\" is not uid:N", text);
+        uid = (uint32_t)strtoul(text + 4, NULL, 10);
     }
-    if (strlen(text) > KVC_NAME_MAX)
-        return explain(why, size, KVC_E_INVALID, "peer-tenant: longer than %u bytes", KVC_NAME_MAX);
-    status = store_tenant(peers->config.store, text, uid, &peers->tenant);
+    status = store_tenant(peers->config.store, text, uid, tenant);
     return status == KVC_OK
                ? status
                : explain(why, size, status, "peer-tenant: %s", kvc_status_text(status));
+}
+
+static kvc_status add_all(struct peers *peers, char *why, size_t size)
+{
+    struct peer_name names[PEERS_MAX];
+    uint32_t n, tenant;
+
+    if (is_none(peers->config.list))
+        return KVC_OK;
+    if (!peer_names_read(peers->config.list, names, &n, why, size))
+        return KVC_E_INVALID;
+    for (uint32_t i = 0; i < n; i++) {
+        kvc_status status = KVC_OK;
+
+        tenant = peers->tenant;
+        if (names[i].tenant[0] != '\0')
+            status = find_tenant(peers, names[i].tenant, why, size, &tenant);
+        if (status != KVC_OK)
+            return status;
+        status = peer_add(peers, &names[i], tenant, false);
+        if (status != KVC_OK)
+            return explain(why, size, status, "peers: %s: %s", names[i].host,
+                           kvc_status_text(status));
+    }
+    return KVC_OK;
 }
 
 static kvc_status read_secret(struct peers *peers, char *why, size_t size)
@@ -244,16 +220,17 @@ static kvc_status read_secret(struct peers *peers, char *why, size_t size)
 #ifdef KVC_DIRECTORY
 static void node_cb(struct peers *peers, const char *name)
 {
-    char host[PEER_NAME_MAX], port[8];
+    struct peer_name node = {0};
     const struct peer *peer;
 
-    if (peers->stopping || !split_address(name, host, port) || peers->n_peers == PEERS_MAX)
+    if (peers->stopping || !peer_name_split(name, node.host, node.port) ||
+        peers->n_peers == PEERS_MAX)
         return;
     list_for_each(peer, &peers->list, link)
-        if (strcmp(peer->host, host) == 0 && strcmp(peer->port, port) == 0)
+        if (strcmp(peer->host, node.host) == 0 && strcmp(peer->port, node.port) == 0)
             return;
     log_info("peer", "the directory has a peer name=%s", name);
-    if (peer_add(peers, host, port, true) != KVC_OK)
+    if (peer_add(peers, &node, peers->tenant, true) != KVC_OK)
         log_warn("peer", "no memory for a peer name=%s", name);
 }
 #endif
@@ -262,7 +239,7 @@ static kvc_status open_directory(struct peers *peers, char *why, size_t size)
 {
     if (is_none(peers->config.directory))
         return KVC_OK;
-    if (!split_address(peers->config.directory, peers->directory_host, peers->directory_port))
+    if (!peer_name_split(peers->config.directory, peers->directory_host, peers->directory_port))
         return explain(why, size, KVC_E_INVALID, "directory: \"%.80s\" is not host:port",
                        peers->config.directory);
     if (is_none(peers->config.listen))
@@ -352,8 +329,11 @@ kvc_status peers_create(const struct peers_config *config, char *why, size_t siz
     list_init(&peers->fillers);
     list_init(&peers->fetches);
     list_init(&peers->shapes);
-    peers->ask_links = (struct link_config){config->loop, config->boot_epoch, &peers->secret,
-                                            config->silence_ms, &peer_events};
+    peers->ask_links = (struct link_config){.loop = config->loop,
+                                            .epoch = config->boot_epoch,
+                                            .secret = &peers->secret,
+                                            .greet_ms = config->silence_ms,
+                                            .events = &peer_events};
     peers->serve_links = peers->ask_links;
     peers->serve_links.events = &guest_events;
     uv_tcp_init(config->loop, &peers->listener);
@@ -365,7 +345,7 @@ kvc_status peers_create(const struct peers_config *config, char *why, size_t siz
     if (status == KVC_OK)
         status = read_secret(peers, why, size);
     if (status == KVC_OK)
-        status = read_tenant(peers, why, size);
+        status = find_tenant(peers, config->tenant, why, size, &peers->tenant);
     if (status == KVC_OK)
         status = open_transport(peers, why, size);
     if (status == KVC_OK)

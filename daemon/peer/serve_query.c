@@ -9,7 +9,7 @@
 static uint32_t find_part(const struct guest *g, const struct message_query *q)
 {
     const struct table *table = store_table(g->peers->config.store);
-    struct table_part part = {.tenant = g->peers->tenant, .rule = q->rule, .window = q->window};
+    struct table_part part = {.tenant = g->tenant, .rule = q->rule, .window = q->window};
     uint32_t index;
 
     part.namespace_ = table_find_namespace(table, part.tenant, q->namespace_digest);

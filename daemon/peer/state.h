@@ -5,16 +5,15 @@
 #include "daemon/base/list.h"
 #include "daemon/peer/directory.h"
 #include "daemon/peer/link.h"
+#include "daemon/peer/names.h"
 #include "daemon/peer/peer.h"
 #include "daemon/peer/plan.h"
 #include "daemon/peer/secret.h"
 #include "daemon/peer/ucx.h"
 #include "daemon/peer/view.h"
 
-#define PEERS_MAX     16u /* that are asked, and as many again that ask */
-#define PEER_LANES    2u  /* batches of one peer that are under way, each with memory of its own */
-#define PEERS_STAGES  4u  /* batches on their way from a GPU, each with memory of its own */
-#define PEER_NAME_MAX 64u
+#define PEER_LANES   2u /* batches of one peer that are under way, each with memory of its own */
+#define PEERS_STAGES 4u /* batches on their way from a GPU, each with memory of its own */
 
 /* A layout, as copies and checksums need it; made once and kept. */
 struct shape {
@@ -61,7 +60,8 @@ struct peer {
     struct list link; /* peers::list */
     struct peers *peers;
     enum peer_state state;
-    bool hinted; /* known by the directory: asked only for what that says it has */
+    bool hinted;     /* known by the directory: asked only for what that says it has */
+    uint32_t tenant; /* whose blocks are shared with it */
     char name[PEER_NAME_MAX], host[PEER_NAME_MAX], port[8];
     uv_timer_t timer; /* the next attempt; or the next look whether it lives */
     uv_getaddrinfo_t resolving;
@@ -93,6 +93,7 @@ struct guest {
     struct link *control; /* NULL: it has ended */
     struct ucx_endpoint *endpoint;
     char name[PEER_NAME_MAX];
+    uint32_t tenant; /* for it there is no other */
     uint64_t epoch;
     struct owner *owner;
     uint32_t modes;
@@ -120,7 +121,7 @@ struct peers {
     bool stopping, listening;
     struct directory *directory; /* NULL: there is none */
     char directory_host[PEER_NAME_MAX], directory_port[8];
-    uint32_t tenant;
+    uint32_t tenant; /* of peers that name none, and of the directory */
     struct list list, guests, fillers, fetches, shapes;
     uint32_t n_peers, n_guests, n_fetches, n_batches, n_services;
     uint64_t next_id; /* of queries and batches: begins at random, so that no stranger guesses it */
@@ -164,11 +165,14 @@ kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner)
 /* Registers a part that is in the table for an owner of the daemon's own. */
 kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t part);
 uint32_t peers_modes(const struct peers *peers);
-bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address);
+/* Who may connect; and of which tenant he is. */
+bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address,
+                 uint32_t *tenant);
 void peers_tick_soon(struct peers *peers);
 
 /* asker.c */
-kvc_status peer_add(struct peers *peers, const char *host, const char *port, bool hinted);
+kvc_status peer_add(struct peers *peers, const struct peer_name *name, uint32_t tenant,
+                    bool hinted);
 void peer_stop(struct peer *peer);
 void peer_look(struct peer *peer, uint64_t now); /* whether it lives */
 void peer_free(struct peer *peer);
