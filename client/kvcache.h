@@ -185,7 +185,8 @@ typedef struct kvc_part_desc {
     uint32_t n_slices;
     uint32_t n_blocks;     /* block ids are 0 .. n_blocks - 1 */
     const uint8_t *family; /* 16 bytes that name the model, the same in all its parts on all ranks,
-                              whose blocks are then evicted together; NULL: none */
+                              whose blocks are then evicted together; NULL: none. Of a part that
+                              somebody has registered before, it stays what he said */
     kvc_copy copy;
     const kvc_memory *memories; /* for KVC_COPY_DAEMON: every slice lies in one of them, and no two
                                    slices or blocks share a byte; with a GPU not looked at */

@@ -101,6 +101,15 @@ static void note_other_layouts(const struct store *store, uint32_t part)
     }
 }
 
+/* A family is what everybody who registers its parts must agree on: the first one counts. */
+static void note_other_family(const struct store *store, uint32_t part, const uint8_t *family)
+{
+    const struct table_part *record = table_part(store->table, part);
+
+    if (family && memcmp(record->family, family, sizeof(record->family)) != 0)
+        log_info("store", "part=%u was registered with another family, and stays in that", part);
+}
+
 /* Into the ring of its family, when it is first registered. */
 static void join_family(struct store *store, uint32_t part)
 {
@@ -148,6 +157,7 @@ kvc_status store_register(struct store *store, struct owner *owner, const struct
         status = add_to_table(owner, in, &part, why);
     if (status != KVC_OK)
         return status;
+    note_other_family(store, part, in->family);
     layout = table_layout(store->table, table_part(store->table, part)->layout);
     status = partition_make(store, part, &partition);
     if (status != KVC_OK)
