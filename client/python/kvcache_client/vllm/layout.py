@@ -55,6 +55,9 @@ def rule_of(spec: Any) -> Tuple[Rule, int]:
                               "see --mamba-cache-mode")
         if getattr(spec, "num_speculative_blocks", 0):
             raise LayoutError(f"{name}: states beside speculative decoding are not known")
+        if getattr(spec, "num_prefill_checkpoint_blocks", 0) or (
+                getattr(spec, "tokens_per_state", -1) not in (-1, spec.block_size)):
+            raise LayoutError(f"{name}: states at other places than the ends of blocks")
         return Rule.STATE, 0
     if "SlidingWindowSpec" in kinds:
         return Rule.WINDOW, int(spec.sliding_window)
