@@ -122,6 +122,15 @@ FAKE         := $(RELEASE)/tests/gpu/fake
 FAKE_GPU     := $(addprefix $(FAKE)/,libcuda.so.1 libnvidia-ml.so.1)
 FAKE_TESTS   := $(patsubst $(RELEASE)/tests/gpu/%,$(FAKE)/%,$(filter $(GPU_DAEMONS),$(GPU_TESTS)))
 
+# Tests of the daemon's lines that run on the host device and again, unchanged, on a GPU, and on the
+# driver without one (KVC_TEST_DEVICE, tests/lib/gpu.h).
+LINES       := $(addprefix life/test_,client_roundtrip copy_daemon engine_calls slices tiers)
+GPU_LINES   := $(if $(call has_header,check.h),$(LINES:%=$(DEBUG)/tests/%))
+FAKE_DEBUG  := $(DEBUG)/fake
+FAKE_LINES  := $(LINES:%=$(FAKE_DEBUG)/tests/%)
+COMPUTE_SANITIZER ?= $(or $(shell command -v compute-sanitizer 2>/dev/null),/usr/local/cuda/bin/compute-sanitizer)
+SANITIZER   ?= memcheck
+
 GENERATED   := build/gen/proto/kvcache.pb-c.c
 GEN_HEADERS := $(GENERATED:.c=.h)
 
@@ -154,6 +163,7 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # ---------------------------------------------------------------- targets
 
+.PHONY: check-gpu-lines check-gpu-sanitizer
 .PHONY: all man debug tests check check-now check-long check-layers check-gpu demo
 .PHONY: check-fake-gpu check-deb deb bench bench-pack bench-gpu bench-serve setup help clean install
 .PHONY: fuzz fuzzers lint soak
@@ -172,6 +182,8 @@ check: ## install what is missing, build, run the tests that need no GPU
 
 # Those of GPUs run on the driver without one, but not under sanitizers, which want other addresses.
 QUICK_FAKE := $(if $(SAN),,$(filter-out %/test_killed_daemon_gpu,$(FAKE_TESTS)))
+
+QUICK_FAKE += $(if $(SAN),,$(filter %/test_copy_daemon %/test_tiers,$(FAKE_LINES)))
 
 check-now: check-layers all tests $(QUICK_FAKE) $(if $(QUICK_FAKE),$(FAKE_GPU))
 	@scripts/check-names.sh $(DEBUG)/rooms
@@ -215,11 +227,21 @@ bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips 
 bench-pack: $(RELEASE)/tests/bench/pack_bench ## measure packing on the host against memcpy
 	@$<
 
-check-gpu: $(GPU_TESTS) $(GPU_PY_NEEDS) ## run the tests that need a GPU (waived where there is none)
+check-gpu: $(GPU_TESTS) $(GPU_PY_NEEDS) check-gpu-lines ## run the tests that need a GPU (waived where there is none)
 	@for t in $(GPU_TESTS) $(GPU_PY_TESTS:%='$(PYTHON) %'); do $$t || [ $$? -eq 77 ] || exit 1; done
 
-check-fake-gpu: $(FAKE_TESTS) $(FAKE_GPU) ## the same on a driver without a GPU
-	@KVC_TEST_LONG=1 scripts/run-tests --build $(RELEASE) $(FAKE_TESTS)
+check-gpu-lines: $(if $(GPU_LINES),$(DEBUG)/kvcached $(GPU_LINES))
+	@scripts/check-gpu-lines $(DEBUG) $(GPU_LINES)
+
+check-gpu-sanitizer: $(GPU_TESTS) ## the kernels, and a scene of each way to copy, under compute-sanitizer (SANITIZER=memcheck, racecheck)
+	@set -e; run() { echo "$(SANITIZER) $$*"; $(COMPUTE_SANITIZER) --tool $(SANITIZER) \
+	    --target-processes all --error-exitcode 99 "$$@" || [ $$? -eq 77 ]; }; \
+	run $(RELEASE)/tests/gpu/test_pack_gpu; \
+	run $(RELEASE)/tests/gpu/test_daemon_gpu "saved by one"; \
+	run $(RELEASE)/tests/gpu/test_lend_daemon_gpu "lent by a handle"
+
+check-fake-gpu: $(FAKE_TESTS) $(FAKE_GPU) $(FAKE_LINES) ## the same on a driver without a GPU
+	@KVC_TEST_LONG=1 scripts/run-tests --build $(RELEASE) $(FAKE_TESTS) $(FAKE_LINES)
 
 bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against one copy, and with torch what engines see
 	@for b in $(GPU_BENCHES) $(GPU_PY_BENCH:%='$(PYTHON) %'); do $$b || [ $$? -eq 77 ] || exit 1; done
@@ -420,6 +442,14 @@ $(filter-out %/$(BARE),$(FAKE_TESTS)): $(FAKE)/%: $(FAKE_IMAGE) $(RELEASE)/obj/t
 
 $(FAKE)/$(BARE): $(NO_IMAGE) $(RELEASE)/obj/tests/gpu/$(BARE).o $(GPU_CLIENT) | $(FAKE)/kvcached
 	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
+
+$(FAKE_DEBUG)/kvcached: $(FAKE_IMAGE) $(DEBUG)/obj/daemon/main.o \
+                        $(call rooms,$(DEBUG),$(DAEMON_ROOMS) $(SHARED_ROOMS))
+	$(call link,$(DEBUG_FLAGS),$(DAEMON_PKGS))
+
+$(FAKE_LINES): $(FAKE_DEBUG)/tests/%: $(FAKE_IMAGE) $(DEBUG)/obj/tests/%.o \
+               $(call rooms,$(DEBUG),$(ALL_ROOMS)) | $(FAKE_DEBUG)/kvcached $(FAKE_GPU)
+	$(call link,$(DEBUG_FLAGS),$(TEST_PKGS))
 
 $(RELEASE)/tests/gpu/fake/libcuda.so.1: \
     $(patsubst %,$(RELEASE)/obj/tests/gpu/fake/%.o,libcuda memory ipc stream)

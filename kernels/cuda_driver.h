@@ -21,6 +21,7 @@ enum cuda_result { /* of CUresult, those that this project tells apart */
                    CUDA_SUCCESS = 0,
                    CUDA_INVALID_VALUE = 1,
                    CUDA_OUT_OF_MEMORY = 2,
+                   CUDA_NOT_INITIALIZED = 3,
                    CUDA_NO_DEVICE = 100,
                    CUDA_INVALID_DEVICE = 101,
                    CUDA_INVALID_IMAGE = 200,

@@ -378,6 +378,9 @@ uint64_t daemon_fault_fired(struct daemon *d, const char *site)
 
 void daemon_clock_advance(struct daemon *d, uint64_t us)
 {
+    // Its first calls of a GPU's driver would seem to hang.
+    if (gpu_is_used())
+        wait_for(log_file_count(&d->log, "copies by the daemon gpu=") > 0, START_MS);
     fault_page_move_clock_us(d->page, us);
 }
 

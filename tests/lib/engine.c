@@ -217,6 +217,20 @@ void engine_poison(struct engine *e)
     upload(e);
 }
 
+bool engine_is_poisoned(struct engine *e, uint32_t first_block)
+{
+    if (e->device != NULL)
+        gpu_read(e->memory, e->device, MEMORY_BYTES);
+    for (uint32_t s = 0; s < ENGINE_SLICES; s++) {
+        const uint8_t *at = slice_at(e, s, first_block);
+
+        for (size_t i = 0; i < (size_t)(ENGINE_BLOCKS - first_block) * slice_bytes[s]; i++)
+            if (at[i] != POISON)
+                return false;
+    }
+    return true;
+}
+
 // The second page of the block's last slice. It is a whole page of that slice alone.
 static struct {
     uint8_t *page;

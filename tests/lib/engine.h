@@ -53,6 +53,8 @@ void engine_verify_all(struct engine *e, uint32_t first, uint32_t n);
 void engine_fill(struct engine *e, uint32_t first, uint32_t n);
 bool engine_holds(const struct engine *e, uint32_t first, uint32_t n);
 void engine_poison(struct engine *e);
+// Whether all blocks from one on are as engine_poison() left them.
+bool engine_is_poisoned(struct engine *e, uint32_t first_block);
 
 // The next copy from or to this block stops the process (SIGSTOP) in the middle of the block; when
 // it goes on, so does the copy. For one engine of a process, and after engine_poison() and

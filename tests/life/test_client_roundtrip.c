@@ -6,6 +6,7 @@
 #include "client/client.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/gpu.h"
 #include "tests/lib/kv.h"
 #include "tests/lib/wait.h"
 
@@ -441,7 +442,7 @@ START_TEST(figures_and_lists)
     ck_assert_uint_eq(stats.sessions, 1);
     ck_assert_uint_eq(stats.leases, 0);
     ck_assert_uint_eq(stats.published_blocks, 10);
-    ck_assert_str_eq(stats.device, "host");
+    ck_assert_str_eq(stats.device, gpu_is_used() ? "cuda" : "host");
     ck_assert_uint_eq(stats.tiers[0].hits + stats.tiers[1].hits, 10);
     ck_assert_int_eq(admin_list(client, "clients", 0, 100, &list), KVC_OK);
     ck_assert_uint_eq(list.n_rows, 1);

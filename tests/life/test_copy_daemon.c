@@ -1,5 +1,6 @@
 // Copies by the daemon while something happens: its copies are held or fail, the worker dies, gives
 // up, cancels, suspends, or closes.
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -53,6 +54,32 @@ static void begin(void)
 {
     d = daemon_start(NULL);
     ck_assert(worker_open(&watcher, 1));
+}
+
+// A child that waits until it is let go. It is made before this process uses a GPU, which a child
+// could not use after that.
+struct waiting_child {
+    pid_t pid; // 0: it is this process, and was let go
+    int go[2];
+};
+
+static struct waiting_child fork_waiting(void)
+{
+    struct waiting_child child;
+    char byte;
+
+    ck_assert_int_eq(pipe2(child.go, O_CLOEXEC), 0);
+    child.pid = proc_fork();
+    if (child.pid == 0 && read(child.go[0], &byte, 1) != 1)
+        _exit(1);
+    return child;
+}
+
+static void let_go(const struct waiting_child *child)
+{
+    ck_assert_int_eq(write(child->go[1], "x", 1), 1);
+    close(child->go[0]);
+    close(child->go[1]);
 }
 
 static void end(void)
@@ -225,24 +252,26 @@ START_TEST(S15_worker_dies_under_a_copy)
     struct worker w = {0};
     kvc_lease lease;
     uint64_t id;
-    pid_t child;
+    struct waiting_child child;
 
-    begin();
-    if (load) {
-        publish_all(&watcher);
-        wait_for(nothing_owed(), 5000);
-    }
-    hold_copies();
-    child = proc_fork();
-    if (child == 0) {
+    d = daemon_start(NULL);
+    child = fork_waiting();
+    if (child.pid == 0) {
         if (!worker_open(&w, 1))
             _exit(1);
         if (!load)
             _exit(save_all(&w, &id) == KVC_OK && kvc_wait(w.client, id, 60000, NULL) == KVC_OK);
         _exit(lookup(&w, &lease) == N && load_n(&w, lease.id, N, NULL) == KVC_OK);
     }
+    ck_assert(worker_open(&watcher, 1));
+    if (load) {
+        publish_all(&watcher);
+        wait_for(nothing_owed(), 5000);
+    }
+    hold_copies();
+    let_go(&child);
     wait_for(copies_are_held(), 5000);
-    proc_kill(child);
+    proc_kill(child.pid);
     // Its connection is over, and still what is copied stays where it is.
     wait_for(figures().leases == 0, 5000);
     ck_assert_uint_eq(figures().open_loads, load ? 1 : 0);
@@ -446,25 +475,25 @@ START_TEST(F16_loading_blocks_are_not_evicted)
 {
     struct worker w = {0}, other = {0};
     struct admin_stats stats;
+    struct waiting_child child;
     kvc_lease lease;
-    pid_t child;
     uint64_t id;
 
     d = daemon_start((const char *[]){"--gpu-bytes", "2M", "--host-bytes", "0", NULL});
-    ck_assert(worker_open(&watcher, 1));
-    publish_all(&watcher);
-    child = proc_fork();
-    if (child == 0) {
-        // Waits for the copies to be held.
-        if (!wait_until(daemon_fault_passed(d, "copier.late") > 0, 5000) || !worker_open(&w, 1) ||
-            lookup(&w, &lease) != N || load_n(&w, lease.id, N, NULL) != KVC_OK)
+    child = fork_waiting();
+    if (child.pid == 0) {
+        if (!worker_open(&w, 1) || lookup(&w, &lease) != N ||
+            load_n(&w, lease.id, N, NULL) != KVC_OK)
             _exit(1);
         for (uint32_t i = 0; i < N; i++)
             if (!kv_holds(&w.kv, i, i))
                 _exit(2);
         _exit(0);
     }
+    ck_assert(worker_open(&watcher, 1));
+    publish_all(&watcher);
     hold_copies();
+    let_go(&child);
     ck_assert(worker_open(&other, 77));
     ck_assert_int_eq(save_n(&other, 1, &id), KVC_OK);
     wait_for(figures().open_loads == 1, 5000);
@@ -477,7 +506,7 @@ START_TEST(F16_loading_blocks_are_not_evicted)
     ck_assert_uint_gt(stats.skipped_blocks, 0);
     ck_assert_uint_eq(stats.open_loads, 1);
     let_copies_go();
-    proc_wait_ok(child, 5000);
+    proc_wait_ok(child.pid, 5000);
     wait_for(nothing_owed(), 5000);
     worker_close(&other);
     end();

@@ -19,6 +19,7 @@ CUDA_CALLS(FAKE_DECLARE)
 
 // The GPU whose context is current in this thread; -1: none.
 int fake_gpu(void);
+bool fake_is_inherited(void);
 // What a call says before it does anything, by its name: 0, or what fake_break has made of it.
 int fake_fails(const char *function);
 #define MAY_FAIL                                                                                   \
@@ -29,6 +30,8 @@ int fake_fails(const char *function);
     } while (0)
 #define NEED_CONTEXT                                                                               \
     do {                                                                                           \
+        if (fake_is_inherited())                                                                   \
+            return CUDA_NOT_INITIALIZED;                                                           \
         if (fake_gpu() < 0)                                                                        \
             return CUDA_NO_CONTEXT;                                                                \
         MAY_FAIL;                                                                                  \

@@ -119,9 +119,20 @@ int fake_ordinal_of(int gpu)
     return -1;
 }
 
+static pid_t user; // who started the driver: a forked child of it cannot use it
+
+bool fake_is_inherited(void)
+{
+    return user != 0 && user != getpid();
+}
+
 int fake_init(unsigned flags)
 {
     (void)flags;
+    if (user == 0)
+        user = getpid();
+    if (fake_is_inherited())
+        return CUDA_NOT_INITIALIZED;
     return fake_gpu_at(0) >= 0 ? 0 : CUDA_NO_DEVICE;
 }
 
