@@ -12,7 +12,9 @@
 
 #define BLOCKS 200u
 
-static struct scene_daemon source, asker;
+#define ASKERS 4 // with two batches each more than there is room for on the way
+
+static struct scene_daemon source, askers[ASKERS];
 
 struct play {
     uint32_t first_key, n;
@@ -66,7 +68,7 @@ static int free_port(void)
     return ntohs(address.sin_port);
 }
 
-static void begin(const char *transfer)
+static void begin(const char *transfer, int n)
 {
     char address[32], output[2048];
 
@@ -78,16 +80,19 @@ static void begin(const char *transfer)
     scene_daemon_start(&source,
                        (const char *[]){"--peer-listen", address, "--transfer", transfer,
                                         "--gpu-bytes", "64M", "--host-bytes", "64M", NULL});
-    scene_daemon_start(&asker,
-                       (const char *[]){"--peers", address, "--transfer", transfer, "--gpu-bytes",
-                                        "64M", "--host-bytes", "128M", NULL});
+    for (int i = 0; i < n; i++)
+        scene_daemon_start(&askers[i],
+                           (const char *[]){"--peers", address, "--transfer", transfer,
+                                            "--gpu-bytes", "64M", "--host-bytes", "128M", NULL});
 }
 
-static void end(void)
+static void end(int n)
 {
     scene_settled(&source);
-    scene_settled(&asker);
-    scene_daemon_stop(&asker);
+    for (int i = 0; i < n; i++) {
+        scene_settled(&askers[i]);
+        scene_daemon_stop(&askers[i]);
+    }
     scene_daemon_stop(&source);
 }
 
@@ -95,10 +100,10 @@ static void fetched(const char *transfer)
 {
     struct play p = {1000, BLOCKS};
 
-    begin(transfer);
+    begin(transfer, 1);
     scene_run(play_put, &source, &p);
-    scene_run(play_fetch, &asker, &p);
-    end();
+    scene_run(play_fetch, &askers[0], &p);
+    end(1);
 }
 
 static void exactly(void)
@@ -111,9 +116,24 @@ static void by_views(void)
     fetched("views");
 }
 
+static void by_many(void)
+{
+    struct play p = {1000, BLOCKS};
+    pid_t pids[ASKERS];
+
+    begin("exact", ASKERS);
+    scene_run(play_put, &source, &p);
+    for (int i = 0; i < ASKERS; i++)
+        pids[i] = scene_fork(play_fetch, &askers[i], &p);
+    for (int i = 0; i < ASKERS; i++)
+        CHECK(scene_wait(pids[i]) == 0);
+    end(ASKERS);
+}
+
 static const struct scene_test tests[] = {
     {"what a GPU has comes exactly", exactly, 0},
     {"what a GPU has comes by views", by_views, 0},
+    {"four ask at once", by_many, 0},
 };
 
 int main(int argc, char **argv)
