@@ -15,14 +15,15 @@ The GPU memory is equal: what the GPU tier has is taken from the engine's pool.
     second           two engines: the second serves prompts that the first has seen
     handoff          prefill in one process, decoding in another; on one GPU, and on two
 
-    bench_batch.py [--workload A,B...] [--requests N] [--rounds N] [--trace FILE] [--budget S]
-                   [0.5B] [8B]
+    bench_batch.py [--workload A,B...] [--ways A,B...] [--requests N] [--rounds N] [--trace FILE]
+                   [--budget S] [0.5B] [8B]
 
 Ways take turns, A B B A; figures are medians with what 95 % of resamplings give. --budget: seconds
 after which no other workload is begun.
 """
 
 import argparse
+import faulthandler
 import os
 import random
 import time
@@ -33,6 +34,7 @@ import ways
 import workloads
 from kit import Daemon, Remote, Waived
 
+LIMIT_S = 60  # of one run of a way
 WAYS = ("none", "own", "kvcached", "kvcached daemon")
 ALL = ("warm16", "warm32", "overflow", "chat", "cancel", "second", "handoff")
 # Blocks of the pool, of the GPU tier, of a prefix and of the rest behind it; prefixes, output.
@@ -102,7 +104,9 @@ class Server:
         requests = [batch.Request(p.tokens(vocab), p.keys(), p.output, p.at, p.cancel)
                     for p in prompts]
         kit.sync(self.engine.torch)
+        faulthandler.dump_traceback_later(LIMIT_S / 2)
         seconds = self.engine.run(requests, most)
+        faulthandler.cancel_dump_traceback_later()
         return [(s.first, s.tokens[s.prompt :], s.own, s.gpu, s.host, (s.prompt - 1) // 16)
                 for s in requests], seconds
 
@@ -152,12 +156,13 @@ class Bench:
         return workloads.warm(
             n or self.n, self.prefixes, self.prefix, self.rest, self.output, names, seed)
 
-    def rows(self, title, make, most, tier=None, names=WAYS):
+    def rows(self, title, make, most, tier=None):
         """All ways, A B B A: TTFT, tokens a second and hit ratios."""
         found = {}
         with self.daemon(tier) as d, Remote(Server, self.name, most) as server:
+            server.limit_s = LIMIT_S
             usable = []
-            for way in names:
+            for way in self.said.ways:
                 why = server.call("use", way, d.socket, tier and 0)
                 if why:
                     print(f"  {why}")
@@ -168,6 +173,7 @@ class Bench:
                 for way in usable if r % 2 == 0 else reversed(usable):
                     server.call("use", way, d.socket, tier and 0)
                     served, seconds = server.call("serve", make(f"{title} {r} {way}", r), most)
+                    print(f"    {title}, {way}: {seconds:.1f} s", flush=True)
                     ttft, tokens, own, gpu, host, whole = found.setdefault(
                         way, ([], [], [0], [0], [0], [0]))
                     ttft += [s[0] for s in served]
@@ -272,6 +278,7 @@ def main():
     kit.need_gpus()
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", type=lambda text: text.split(","), default=ALL)
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
     parser.add_argument("--requests", type=int, default=24 if kit.REHEARSE else 600)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--trace")
