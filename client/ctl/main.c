@@ -65,6 +65,30 @@ bool ctl_parse(struct ctl *ctl, int argc, char **argv, const char *help, const s
     return option_parse(ctl, &table, argc, argv, NULL, &none, exit_status);
 }
 
+/* What to look into, by what is wrong; NULL: nothing in particular. */
+static const char *hint(kvc_status status)
+{
+    switch (status) {
+    case KVC_E_DISCONNECTED:
+        return "is kvcached running, and does --socket say where?";
+    case KVC_E_DENIED:
+        return "the group kvcache connects; root, the daemon's own user and whom the setting allow "
+               "names (kvcached.conf(5)) are operators";
+    case KVC_E_STOPPING:
+        return "the daemon ends, or is drained (kvcachectl drain --undo)";
+    case KVC_E_UNSUPPORTED:
+        return "is the daemon of the version of this program (kvcachectl status)?";
+    default:
+        return NULL;
+    }
+}
+
+static void print_hint(const struct ctl *ctl, kvc_status status)
+{
+    if (hint(status))
+        fprintf(stderr, "%s: hint: %s\n", ctl->program, hint(status));
+}
+
 kvc_client *ctl_connect(const struct ctl *ctl)
 {
     kvc_options options = {.socket = ctl->socket,
@@ -74,9 +98,11 @@ kvc_client *ctl_connect(const struct ctl *ctl)
                            .lookup_ms = 5000};
     kvc_client *client;
     char why[512];
-    if (kvc_connect_why(&options, &client, why, sizeof(why)) == KVC_OK)
+    kvc_status status = kvc_connect_why(&options, &client, why, sizeof(why));
+    if (status == KVC_OK)
         return client;
     fprintf(stderr, "%s: cannot connect to the daemon: %s\n", ctl->program, why);
+    print_hint(ctl, status);
     return NULL;
 }
 
@@ -85,6 +111,7 @@ int ctl_fail(const struct ctl *ctl, kvc_client *client, const char *what, kvc_st
     const char *detail = client ? kvc_error(client) : "";
     fprintf(stderr, "%s: %s: %s%s%s\n", ctl->program, what, kvc_text(status), *detail ? ": " : "",
             detail);
+    print_hint(ctl, status);
     return CTL_FAILED;
 }
 

@@ -10,7 +10,9 @@
 
 #define ROWS_MAX 64u
 /* Places of a long list that a page looks at: no more work than a lookup of as many keys. */
-#define STEPS_MAX   KVC_KEYS_MAX
+#define STEPS_MAX KVC_KEYS_MAX
+/* The same for those whose every row looks at all that there is: so many rows as it takes. */
+#define LOOKS_MAX   (16u * KVC_KEYS_MAX)
 #define VALUE_BYTES LIST_VALUE_BYTES
 
 struct source {
@@ -18,6 +20,7 @@ struct source {
     const char *columns[MSG_LIST_COLUMNS];
     /* The row with the lowest id above `after` that the session may see; false: there is none. */
     bool (*next)(const struct session *asks, uint64_t after, struct row *row);
+    uint64_t (*cost)(const struct api *api); /* how much it looks at for one; NULL: little */
     /* Instead of that, of a long list. */
     enum store_walk (*walk)(struct list_walk *walk, struct row *row);
     bool by_namespace, by_key; /* what a page of it can leave out */
@@ -189,16 +192,42 @@ static bool next_peer(const struct session *asks, uint64_t after, struct row *ro
     return true;
 }
 
+static uint64_t count_sessions(const struct api *api)
+{
+    return api->n_connections + 1u; /* and some that have ended */
+}
+
+static uint64_t count_parts(const struct api *api)
+{
+    (void)api;
+    return TABLE_PARTS;
+}
+
+static uint64_t count_extents(const struct api *api)
+{
+    const struct table_tier *tiers = table_header(store_table(api->store))->tiers;
+
+    return 4 * ((uint64_t)tiers[TIER_GPU].extents + tiers[TIER_HOST].extents) + 1;
+}
+
+static uint64_t count_quarantine(const struct api *api)
+{
+    (void)api;
+    return STORE_QUARANTINE_MAX;
+}
+
 static const struct source sources[] = {
     {.what = "clients",
      .columns = {"session", "pid", "uid", "tenant", "role", "name", "state", "connected_ms",
                  "requests", "queued_bytes", "may_be"},
-     .next = next_client},
+     .next = next_client,
+     .cost = count_sessions},
     {.what = "namespaces",
      .columns = {"namespace", "tenant", "name", "epoch", "parts", "gpu_bytes", "gpu_quota",
                  "gpu_share", "host_bytes", "host_quota", "host_share", "leased", "leases_quota",
                  "gpu_hits", "host_hits"},
-     .next = next_namespace},
+     .next = next_namespace,
+     .cost = count_parts},
     {.what = "layouts",
      .columns = {"part", "namespace", "tenant", "name", "rule", "window", "block_tokens", "slices",
                  "block_bytes", "slot_bytes", "fingerprint"},
@@ -216,10 +245,12 @@ static const struct source sources[] = {
     {.what = "quarantine",
      .columns = {"save", "session", "pid", "tenant", "name", "state", "part", "slots", "bytes",
                  "age_ms", "reason"},
-     .next = next_quarantine},
+     .next = next_quarantine,
+     .cost = count_quarantine},
     {.what = "extents",
      .columns = {"tier", "tenant", "slot_bytes", "extents", "slots", "used_slots", "state"},
-     .next = list_next_extents},
+     .next = list_next_extents,
+     .cost = count_extents},
     {.what = "peers",
      .columns = {"peer", "way", "state", "mode", "lanes", "reason", "epoch", "batches",
                  "useful_bytes", "wire_bytes", "registrations", "dropped"},
@@ -273,8 +304,12 @@ static kvc_status read_query(const struct source *source, const struct msg_list 
 static uint32_t fill_page(const struct source *source, struct list_walk *walk, struct row *rows,
                           uint32_t limit, bool *more)
 {
+    const uint64_t cost = source->cost != NULL ? source->cost(walk->asks->api) : 1;
     struct row spare;
     uint32_t n = 0;
+
+    if (limit > LOOKS_MAX / cost)
+        limit = LOOKS_MAX / cost > 0 ? (uint32_t)(LOOKS_MAX / cost) : 1;
 
     if (source->walk != NULL) {
         enum store_walk found = STORE_WALK_FOUND;

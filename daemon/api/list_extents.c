@@ -19,7 +19,11 @@ enum use {
 static const char *const names[] = {"",     "free",     "lost",    "empty",
                                     "used", "resizing", "leaving", "unmapping"};
 
+/* More kinds than these are left out: there are as many as tenants have slot sizes and states. */
+#define SUMS_MAX 128u
+
 struct extents {
+    enum tier_kind tier;
     enum use use;
     uint32_t tenant;
     uint64_t slot_bytes;
@@ -30,7 +34,7 @@ struct extents {
 static struct extents look_at(const struct store *store, enum tier_kind tier, uint32_t index)
 {
     struct slots_extent e;
-    struct extents row = {0};
+    struct extents row = {.tier = tier};
 
     store_look_at_extent(store, tier, index, &e);
     if (e.state == EXTENT_FREE)
@@ -54,57 +58,63 @@ static struct extents look_at(const struct store *store, enum tier_kind tier, ui
 
 static bool is_alike(const struct extents *a, const struct extents *b)
 {
-    return a->use == b->use && a->tenant == b->tenant && a->slot_bytes == b->slot_bytes;
+    return a->tier == b->tier && a->use == b->use && a->tenant == b->tenant &&
+           a->slot_bytes == b->slot_bytes;
 }
 
-/* Adds up all that are like this one; false: an earlier one is. */
-static bool add_up(const struct store *store, enum tier_kind tier, uint32_t index, uint32_t n,
-                   struct extents *sum)
+/* Those that are alike as one, in one pass. */
+static uint32_t add_up(const struct store *store, struct extents sums[SUMS_MAX])
 {
-    *sum = look_at(store, tier, index);
-    for (uint32_t i = 0; i < n; i++) {
-        struct extents other = look_at(store, tier, i);
+    const struct table_tier *tiers = table_header(store_table(store))->tiers;
+    uint32_t n = 0;
 
-        if (i == index || !is_alike(sum, &other))
-            continue;
-        if (i < index)
-            return false;
-        sum->extents += other.extents;
-        sum->slots += other.slots;
-        sum->used_slots += other.used_slots;
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        for (uint32_t index = 0; index < tiers[tier].extents; index++) {
+            struct extents e = look_at(store, tier, index);
+            uint32_t at = 0;
+
+            if (e.use == USE_NONE)
+                continue;
+            while (at < n && !is_alike(&sums[at], &e))
+                at++;
+            if (at == SUMS_MAX)
+                continue;
+            if (at == n) {
+                sums[n++] = e;
+                continue;
+            }
+            sums[at].extents += e.extents;
+            sums[at].slots += e.slots;
+            sums[at].used_slots += e.used_slots;
+        }
     }
-    return true;
+    return n;
 }
 
 bool list_next_extents(const struct session *asks, uint64_t after, struct row *row)
 {
     const struct table *table = store_table(asks->api->store);
-    const struct table_tier *tiers = table_header(table)->tiers;
-    uint64_t total = (uint64_t)tiers[TIER_GPU].extents + tiers[TIER_HOST].extents;
+    struct extents sums[SUMS_MAX];
     char(*t)[LIST_VALUE_BYTES] = row->text;
+    const uint32_t n = add_up(asks->api->store, sums);
 
-    for (uint64_t at = after; at < total; at++) {
-        enum tier_kind tier = at < tiers[TIER_GPU].extents ? TIER_GPU : TIER_HOST;
-        uint32_t index = (uint32_t)(tier == TIER_GPU ? at : at - tiers[TIER_GPU].extents);
-        struct extents sum;
+    for (uint64_t at = after; at < n; at++) {
+        const struct extents *sum = &sums[at];
         const char *tenant = "";
 
-        if (!add_up(asks->api->store, tier, index, tiers[tier].extents, &sum) ||
-            sum.use == USE_NONE)
-            continue;
-        if (sum.use >= USE_EMPTY) {
-            tenant = table_tenant(table, sum.tenant)->name;
+        if (sum->use >= USE_EMPTY) {
+            tenant = table_tenant(table, sum->tenant)->name;
             if (!list_may_see(asks, tenant))
                 continue;
         }
         row->id = at + 1;
-        snprintf(t[0], LIST_VALUE_BYTES, "%s", tier_name(tier));
+        snprintf(t[0], LIST_VALUE_BYTES, "%s", tier_name(sum->tier));
         snprintf(t[1], LIST_VALUE_BYTES, "%s", tenant);
-        snprintf(t[2], LIST_VALUE_BYTES, "%" PRIu64, sum.slot_bytes);
-        snprintf(t[3], LIST_VALUE_BYTES, "%u", sum.extents);
-        snprintf(t[4], LIST_VALUE_BYTES, "%u", sum.slots);
-        snprintf(t[5], LIST_VALUE_BYTES, "%u", sum.used_slots);
-        snprintf(t[6], LIST_VALUE_BYTES, "%s", names[sum.use]);
+        snprintf(t[2], LIST_VALUE_BYTES, "%" PRIu64, sum->slot_bytes);
+        snprintf(t[3], LIST_VALUE_BYTES, "%u", sum->extents);
+        snprintf(t[4], LIST_VALUE_BYTES, "%u", sum->slots);
+        snprintf(t[5], LIST_VALUE_BYTES, "%u", sum->used_slots);
+        snprintf(t[6], LIST_VALUE_BYTES, "%s", names[sum->use]);
         return true;
     }
     return false;

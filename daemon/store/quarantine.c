@@ -12,10 +12,14 @@ bool store_next_quarantine(const struct store *store, uint64_t after,
                            struct store_quarantine *quarantine)
 {
     const struct save *save, *best = NULL;
+    uint32_t looked = 0;
 
-    list_for_each(save, &store->ended, queue)
+    list_for_each(save, &store->ended, queue) {
+        if (++looked > STORE_QUARANTINE_MAX)
+            break;
         if (save->id > after && save->owed > 0 && (!best || save->id < best->id))
             best = save;
+    }
     if (!best)
         return false;
     *quarantine = (struct store_quarantine){

@@ -510,7 +510,11 @@ struct store_quarantine {
     uint32_t slots;
     kvc_status status; /* why it failed */
 };
-/* The one with the lowest number above `after`; false: there is none. */
+/*
+ * Of the STORE_QUARANTINE_MAX that have been there for the longest time, the one with the lowest
+ * number above `after`; false: there is none.
+ */
+#define STORE_QUARANTINE_MAX 1024u
 bool store_next_quarantine(const struct store *store, uint64_t after,
                            struct store_quarantine *quarantine);
 

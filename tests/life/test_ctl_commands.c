@@ -119,6 +119,7 @@ START_TEST(without_a_daemon_it_fails_with_1)
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
         ck_assert_int_eq(CTL_RUN(commands[i], "--socket", path), 1);
         ck_assert_ptr_nonnull(strstr(ctl_err(), path));
+        ck_assert_ptr_nonnull(strstr(ctl_err(), "hint: is kvcached running"));
     }
     ck_assert_int_eq(CTL_RUN("--socket", path, "replay", "-"), 1);
 }

@@ -160,6 +160,31 @@ START_TEST(a_page_that_finds_nothing_comes_soon)
 }
 END_TEST
 
+/* A page of them has as many rows as may be looked for at once: two of these. */
+START_TEST(lists_of_which_each_row_takes_long_come_in_short_pages)
+{
+    struct daemon *d = daemon_start(NULL);
+    const char *socket = daemon_socket(d);
+    Kvcache__List ask = KVCACHE__LIST__INIT;
+    Kvcache__ListReply *page;
+    struct talk_worker w[7];
+
+    for (uint8_t i = 0; i < 7; i++)
+        w[i] = talk_worker(socket, KVCACHE__ROLE__ROLE_WORKER, i + 1);
+    ask.what = "namespaces";
+    page = talk_ask(w[0].sock, WIRE_LIST, &ask.base, &kvcache__list_reply__descriptor);
+    ck_assert_uint_eq(page->n_rows, 2);
+    ck_assert(page->more);
+    talk_free(page);
+    ck_assert_uint_eq(count(LIST(socket, "namespaces", NULL)), 7);
+    ck_assert_uint_eq(count(LIST(socket, "clients", NULL)), 8);
+    ck_assert_uint_eq(count(LIST(socket, "layouts", NULL)), 7);
+    for (int i = 0; i < 7; i++)
+        talk_worker_close(&w[i]);
+    daemon_stop(d);
+}
+END_TEST
+
 static void refused(int sock, const Kvcache__List *ask, const char *field)
 {
     talk_expect_error(sock, talk_send(sock, WIRE_LIST, &ask->base), KVC_E_INVALID, field);
@@ -250,5 +275,6 @@ END_TEST
 
 CHECK_MAIN("ctl/lists", CHECK_LIFE_S, blocks_come_page_by_page_each_once,
            blocks_of_a_namespace_and_of_a_prefix, leases_say_who_holds_what,
-           a_page_that_finds_nothing_comes_soon, lists_take_no_nonsense,
+           a_page_that_finds_nothing_comes_soon,
+           lists_of_which_each_row_takes_long_come_in_short_pages, lists_take_no_nonsense,
            F43_lists_show_nothing_of_another_tenant)
