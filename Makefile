@@ -328,7 +328,8 @@ FATBIN       := $(if $(NVCC),build/gen/kernels/pack_cuda.fatbin)
 GPU_MACHINES := 80 90 100 120
 
 ifneq ($(FATBIN),)
-$(FATBIN): kernels/pack_cuda.cu kernels/pack_cuda_args.h kernels/checksum.h proto/limits.h Makefile
+$(FATBIN): kernels/pack_cuda.cu kernels/pack_cuda_args.h kernels/pack_cuda.h kernels/pack.h \
+           kernels/checksum.h proto/limits.h proto/status.h Makefile
 	@mkdir -p $(@D)
 	$(call quiet,NVCC)$(NVCC) -std=c++17 -O3 -I. -fatbin -o $@ $< \
 	    $(foreach m,$(GPU_MACHINES),-gencode arch=compute_$(m),code=sm_$(m)) \

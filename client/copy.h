@@ -22,10 +22,21 @@ struct copy_word {
     const char *pause;
 };
 
+/* Consecutive blocks of a job. */
+struct copy_span {
+    uint32_t n_blocks;
+    uint64_t *cells;              /* of these blocks; of all spans of a job, or of none: NULL */
+    const struct copy_word *word; /* written behind the span, seen by others after it; or NULL */
+};
+
+#define COPY_BLOCKS_MAX 256u /* of a job, whatever the device */
+#define COPY_SPANS_MAX  28u
+
 struct copy_job {
-    struct pack_job pack;
-    const void *table;            /* of the part, from part_open */
-    const struct copy_word *word; /* written behind the job and seen by others after it, or NULL */
+    struct pack_job pack;          /* without cells */
+    const void *table;             /* of the part, from part_open */
+    const struct copy_span *spans; /* of all blocks, in order */
+    uint32_t n_spans;
 };
 
 /* A gate of the completion page, and what it must have. */
@@ -35,10 +46,11 @@ struct copy_gate {
 };
 
 struct copy_ops {
-    const char *name; /* as HelloReply.device says it */
+    const char *name;               /* as HelloReply.device says it */
+    uint32_t blocks_max, spans_max; /* of a job; at least a chunk's blocks */
 
     /* What jobs of a part need on the device. KVC_E_INVALID with *slice and *why for memory that
-     * the device cannot reach. */
+     * the device cannot reach, KVC_E_UNSUPPORTED where this library cannot copy for the device. */
     kvc_status (*part_open)(struct cuda *cuda, const struct pack_layout *layout,
                             const struct pack_slice *slices, void **table, uint32_t *slice,
                             const char **why);
@@ -48,8 +60,8 @@ struct copy_ops {
     /* KVC_E_BUSY for a stream that is being captured. */
     kvc_status (*begin)(struct cuda *cuda, void *stream);
     void (*end)(struct cuda *cuda, void *stream);
-    /* Enqueues one job: at most a chunk's blocks of one layout; the job's arrays may change when it
-     * returns. A job that fails was not enqueued. */
+    /* Enqueues one job: blocks of one layout; the job's arrays may change when it returns. A job
+     * that fails was not enqueued. */
     kvc_status (*gather)(struct cuda *cuda, void *stream, const struct copy_job *job);
     kvc_status (*scatter)(struct cuda *cuda, void *stream, const struct copy_job *job);
     /* The word alone, behind all that was enqueued before. */

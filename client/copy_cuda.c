@@ -1,4 +1,4 @@
-/* Copies on the caller's stream: one launch a job, whose last act is the word. */
+/* Copies on the caller's stream: one launch a job, whose last act for each span is its word. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,7 +146,8 @@ static kvc_status launch(struct cuda *cuda, void *stream, const struct copy_job 
 {
     const struct table *table = job->table;
     const struct pack_job *pack = &job->pack;
-    const struct pack_cuda_job launch = {
+    struct pack_cuda_span spans[COPY_SPANS_MAX];
+    struct pack_cuda_job launch = {
         .direction = direction,
         .layout = pack->layout,
         .table = table->host,
@@ -155,14 +156,26 @@ static kvc_status launch(struct cuda *cuda, void *stream, const struct copy_job 
         .n_blocks = pack->n_blocks,
         .first_slice = pack->first_slice,
         .n_slices = pack->n_slices,
-        .cells = (uintptr_t)pack->cells,
-        .word = job->word != NULL ? (uintptr_t)job->word->at : 0,
-        .word_value = job->word != NULL ? job->word->number : 0,
+        .spans = spans,
         .scratch = lane_of(cuda, stream)->scratch,
         .max_thread_blocks = touches_host(cuda, pack) ? HOST_THREAD_BLOCKS : 0,
     };
     int error = 0;
 
+    _Static_assert(COPY_BLOCKS_MAX == PACK_CUDA_BLOCKS && COPY_SPANS_MAX == PACK_CUDA_SPANS,
+                   "a job is a launch");
+    for (uint32_t i = 0; i < job->n_spans; i++) {
+        const struct copy_span *span = &job->spans[i];
+
+        spans[i] = (struct pack_cuda_span){
+            .n_blocks = span->n_blocks,
+            .cells = (uintptr_t)span->cells,
+            .word = span->word != NULL ? (uintptr_t)span->word->at : 0,
+            .word_value = span->word != NULL ? span->word->number : 0,
+        };
+        if (span->cells != NULL || span->word != NULL) /* else nothing is to be said */
+            launch.n_spans = job->n_spans;
+    }
     return pack_cuda_launch(&cuda->pack, &launch, stream, &error);
 }
 
@@ -181,12 +194,16 @@ static kvc_status prove(struct cuda *cuda, void *stream, const struct copy_word 
 {
     uint8_t rows[256] __attribute__((aligned(8))) = {0};
     const struct pack_layout layout = {0};
+    const struct pack_cuda_span span = {
+        .word = (uintptr_t)word->at,
+        .word_value = word->number,
+    };
     const struct pack_cuda_job launch = {
         .direction = PACK_CUDA_SCATTER,
         .layout = &layout,
         .table = rows,
-        .word = (uintptr_t)word->at,
-        .word_value = word->number,
+        .spans = &span,
+        .n_spans = 1,
         .scratch = lane_of(cuda, stream)->scratch,
     };
     int error = 0;
@@ -258,6 +275,8 @@ static kvc_status mark_passed(struct cuda *cuda, void *mark)
 
 const struct copy_ops copy_cuda = {
     .name = "cuda",
+    .blocks_max = PACK_CUDA_BLOCKS,
+    .spans_max = PACK_CUDA_SPANS,
     .part_open = part_open,
     .part_close = part_close,
     .begin = begin,

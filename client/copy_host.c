@@ -46,16 +46,37 @@ static kvc_status host_prove(struct cuda *cuda, void *stream, const struct copy_
     return KVC_OK;
 }
 
+/* Span by span, so that each word is written when its blocks are there. */
+static void host_copy(const struct copy_job *job, void (*copy)(const struct pack_job *job))
+{
+    struct pack_job pack = job->pack;
+
+    for (uint32_t i = 0; i < job->n_spans; i++) {
+        const struct copy_span *span = &job->spans[i];
+
+        pack.n_blocks = span->n_blocks;
+        pack.cells = span->cells;
+        copy(&pack);
+        pack.blocks += span->n_blocks;
+        if (span->word != NULL)
+            (void)host_prove(NULL, NULL, span->word);
+    }
+}
+
 static kvc_status host_gather(struct cuda *cuda, void *stream, const struct copy_job *job)
 {
-    pack_host_gather(&job->pack);
-    return job->word != NULL ? host_prove(cuda, stream, job->word) : KVC_OK;
+    (void)cuda;
+    (void)stream;
+    host_copy(job, pack_host_gather);
+    return KVC_OK;
 }
 
 static kvc_status host_scatter(struct cuda *cuda, void *stream, const struct copy_job *job)
 {
-    pack_host_scatter(&job->pack);
-    return job->word != NULL ? host_prove(cuda, stream, job->word) : KVC_OK;
+    (void)cuda;
+    (void)stream;
+    host_copy(job, pack_host_scatter);
+    return KVC_OK;
 }
 
 static kvc_status host_settle(struct cuda *cuda, void *stream)
@@ -111,6 +132,8 @@ static kvc_status host_write_gate(struct cuda *cuda, void *stream, struct copy_g
 
 const struct copy_ops copy_host = {
     .name = "host",
+    .blocks_max = KVC_CHUNK_BLOCKS,
+    .spans_max = 1, /* the next chunk begins when the one before is there */
     .part_open = host_part_open,
     .part_close = host_part_close,
     .begin = host_begin,

@@ -134,22 +134,27 @@ static void fill_entry(const kvc_client *client, const struct piece *piece, uint
     memcpy(entry->tiers, reply->tiers, n);
 }
 
-/* Blocks at to at + n - 1 of a piece, n <= KVC_CHUNK_BLOCKS; with the word, the last ones. */
-static kvc_status copy_chunk(kvc_client *client, struct piece *piece, uint32_t at, uint32_t n,
-                             const struct copy_word *word)
+/* Blocks at to at + n - 1 of a piece, in one job; with the word, the last ones. */
+static kvc_status copy_run(kvc_client *client, struct piece *piece, uint32_t at, uint32_t n,
+                           const struct copy_word *word)
 {
     const struct codec_load_reply *reply = &piece->reply;
-    struct pack_block blocks[KVC_CHUNK_BLOCKS];
+    struct pack_block blocks[COPY_BLOCKS_MAX];
+    const struct copy_span span = {
+        .n_blocks = n,
+        .cells = piece->verify || piece->sums != NULL ? piece->entry->cells + at : NULL,
+        .word = word,
+    };
     const struct copy_job job = {
         .pack = {.layout = &piece->part->layout,
                  .slices = piece->part->slices,
                  .blocks = blocks,
                  .n_blocks = n,
                  .first_slice = piece->first_slice,
-                 .n_slices = piece->n_slices,
-                 .cells = piece->verify || piece->sums != NULL ? piece->entry->cells + at : NULL},
+                 .n_slices = piece->n_slices},
         .table = piece->part->table,
-        .word = word,
+        .spans = &span,
+        .n_spans = 1,
     };
     kvc_status status;
 
@@ -166,17 +171,27 @@ static kvc_status copy_chunk(kvc_client *client, struct piece *piece, uint32_t a
     return KVC_OK;
 }
 
+/* How many blocks from at on come with one job: of one tier, unless that would be few. */
+static uint32_t count_run(const kvc_client *client, const struct piece *piece, uint32_t at)
+{
+    const uint32_t left = piece->count - at;
+    const uint32_t max = left < client->copy->blocks_max ? left : client->copy->blocks_max;
+    uint32_t n = max < KVC_CHUNK_BLOCKS ? max : KVC_CHUNK_BLOCKS;
+
+    while (n < max && piece->reply.tiers[at + n] == piece->reply.tiers[at])
+        n++;
+    return n;
+}
+
 static kvc_status copy_all(kvc_client *client, struct piece *piece)
 {
     const struct copy_word word = {map_word(&client->map, piece->reply.word), piece->reply.number,
                                    "load.before_word"};
     kvc_status status = KVC_OK, marked;
 
-    for (uint32_t at = 0; at < piece->count && status == KVC_OK; at += KVC_CHUNK_BLOCKS) {
-        const uint32_t left = piece->count - at;
-        const bool last = left <= KVC_CHUNK_BLOCKS;
-
-        status = copy_chunk(client, piece, at, last ? left : KVC_CHUNK_BLOCKS, last ? &word : NULL);
+    for (uint32_t at = 0, n; at < piece->count && status == KVC_OK; at += n) {
+        n = count_run(client, piece, at);
+        status = copy_run(client, piece, at, n, at + n == piece->count ? &word : NULL);
     }
     /* Behind it, nothing of this load reads slots any more. */
     if (status != KVC_OK)

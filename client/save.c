@@ -1,24 +1,8 @@
-/* Saves: the worker's blocks into slots, chunk by chunk. */
+/* Saves: asking for slots, and giving up what does not get there. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
-#include "client/pause.h"
-
-/* A save whose reply has come. reply points into the client's scratch. */
-struct saving {
-    const kvc_save_args *args;
-    bool by_daemon; /* all of its parts */
-    uint32_t calls; /* for slices of the save before this one */
-    struct part *parts[KVC_ENTRIES_MAX];
-    struct codec_save_reply reply;
-};
-
-/* Where the walk over the assigned keys of all entries is. */
-struct cursor {
-    uint32_t entry, key;
-    uint32_t assigned; /* of that entry, so far */
-};
+#include "client/save_copy.h"
 
 static kvc_status refuse_entry(kvc_client *client, kvc_status status, uint32_t entry,
                                const char *field, const char *detail)
@@ -247,95 +231,6 @@ static kvc_status check_reply(kvc_client *client, const struct saving *saving)
     return wrong != NULL ? client_distrust(client, "SaveReply.chunks", wrong) : KVC_OK;
 }
 
-static uint32_t count_slices(const kvc_save_args *args, const struct part *part)
-{
-    return args->n_slices != 0 ? args->n_slices : part->layout.n_slices - args->first_slice;
-}
-
-/* Moves to the next assigned key; the caller knows that there is one. */
-static void seek(const struct saving *saving, struct cursor *cursor)
-{
-    for (;;) {
-        const struct codec_save_entry_reply *entry = &saving->reply.entries[cursor->entry];
-
-        while (cursor->key < entry->n_states && entry->states[cursor->key] != KVC_KEY_SAVED)
-            cursor->key++;
-        if (cursor->key < entry->n_states)
-            return;
-        *cursor = (struct cursor){.entry = cursor->entry + 1};
-    }
-}
-
-/*
- * Gathers blocks of one layout: those of one entry, at most max; when these are all that the chunk
- * has left, its word comes with them. *copied is how many, also after a failure.
- */
-static kvc_status copy_run(kvc_client *client, const struct saving *saving, struct cursor *cursor,
-                           uint32_t max, uint64_t *cells, const struct copy_word *word,
-                           uint32_t *copied)
-{
-    const struct codec_save_entry_reply *entry;
-    const struct part *part;
-    struct pack_block blocks[KVC_CHUNK_BLOCKS];
-    uint32_t n = 0;
-
-    seek(saving, cursor);
-    entry = &saving->reply.entries[cursor->entry];
-    part = saving->parts[cursor->entry];
-    for (; n < max && cursor->key < entry->n_states; cursor->key++) {
-        if (entry->states[cursor->key] != KVC_KEY_SAVED)
-            continue;
-        blocks[n].slot = map_at(&client->map, entry->tiers[cursor->assigned],
-                                entry->offsets[cursor->assigned], part->layout.slot_bytes);
-        blocks[n].id = saving->args->entries[cursor->entry].blocks[cursor->key];
-        cursor->assigned++;
-        n++;
-    }
-    *copied = n;
-    return client->copy->gather(client->cuda, saving->args->stream,
-                                &(struct copy_job){
-                                    .pack = {.layout = &part->layout,
-                                             .slices = part->slices,
-                                             .blocks = blocks,
-                                             .n_blocks = n,
-                                             .first_slice = saving->args->first_slice,
-                                             .n_slices = count_slices(saving->args, part),
-                                             .cells = cells},
-                                    .table = part->table,
-                                    .word = n == max ? word : NULL,
-                                });
-}
-
-/* *first_never is the first chunk of which nothing is being copied, when this fails. */
-static kvc_status copy_chunk(kvc_client *client, const struct saving *saving, uint32_t chunk,
-                             struct cursor *cursor, uint32_t *first_never)
-{
-    const struct codec_save_reply *reply = &saving->reply;
-    const uint32_t index = reply->chunk_words[chunk];
-    const struct copy_word word = {map_word(&client->map, index), reply->chunk_numbers[chunk],
-                                   "save.before_word"};
-    uint64_t *cells = saving->args->no_checksums ? NULL : map_cells(&client->map, index);
-    uint32_t at = 0;
-    kvc_status status = KVC_OK;
-
-    pause_pass("save.before_chunk");
-    while (at < reply->chunk_blocks[chunk]) {
-        uint32_t copied = 0;
-
-        status = copy_run(client, saving, cursor, reply->chunk_blocks[chunk] - at,
-                          cells != NULL ? cells + at : NULL, &word, &copied);
-        if (status != KVC_OK)
-            break;
-        at += copied;
-    }
-    /* Earlier runs of the chunk may be under way: what is said never to be copied must not be. */
-    *first_never = chunk;
-    if (status != KVC_OK && at > 0 &&
-        client->copy->settle(client->cuda, saving->args->stream) != KVC_OK)
-        *first_never = chunk + 1;
-    return status;
-}
-
 /*
  * Gives up from `chunk` on: no word of those will ever be written. Chunks are counted through all
  * calls of a save.
@@ -357,19 +252,12 @@ static void abort_rest(kvc_client *client, const struct saving *saving, uint32_t
 
 static kvc_status copy_all(kvc_client *client, const struct saving *saving)
 {
-    struct cursor cursor = {0};
-    kvc_status status;
+    uint32_t first_never = 0;
+    kvc_status status = save_copy(client, saving, &first_never);
 
-    for (uint32_t chunk = 0; chunk < saving->reply.n_chunks; chunk++) {
-        uint32_t first_never;
-
-        status = copy_chunk(client, saving, chunk, &cursor, &first_never);
-        if (status == KVC_OK)
-            continue;
+    if (status != KVC_OK)
         abort_rest(client, saving, first_never);
-        return rpc_fail(&client->rpc, status, NULL, "the copy of chunk %u failed", chunk);
-    }
-    return KVC_OK;
+    return status;
 }
 
 /* The save may have ended by now; what its chunks are counted by then matters no more. */
@@ -422,7 +310,7 @@ static kvc_status begin_slices(kvc_client *client, struct saving *saving, const 
 
     if (args->more_of == 0) {
         for (uint32_t i = 0; i < args->n_entries && save == NULL; i++)
-            if (count_slices(args, saving->parts[i]) != saving->parts[i]->layout.n_slices)
+            if (save_slices(args, saving->parts[i]) != saving->parts[i]->layout.n_slices)
                 return rpc_fail(&client->rpc, KVC_E_INVALID, "save",
                                 "NULL, and more slices are to come");
         return KVC_OK;

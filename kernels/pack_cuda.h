@@ -38,7 +38,8 @@ struct pack_cuda_kernel {
 struct pack_cuda {
     const struct pack_cuda_driver *driver;
     void *module;
-    struct pack_cuda_kernel kernels[2][2]; /* gather, scatter; without and with checksum */
+    /* Gather, scatter; without and with checksums; of large and of small slices. */
+    struct pack_cuda_kernel kernels[2][2][2];
 };
 
 /* Whether this build has device code: it was made with nvcc. */
@@ -72,25 +73,36 @@ enum pack_cuda_direction {
     PACK_CUDA_SCATTER,
 };
 
+#define PACK_CUDA_BLOCKS 256u /* of a launch: its parameters fit into 4 KiB */
+#define PACK_CUDA_SPANS  28u
+
+/* Consecutive blocks of a launch that end together, a chunk for instance. */
+struct pack_cuda_span {
+    uint32_t n_blocks;
+    uint64_t cells;      /* device address of n_blocks 64-bit cells; of all spans, or of none: 0 */
+    uint64_t word;       /* device address of a completion word, or 0 */
+    uint64_t word_value; /* written behind the span's bytes and cells, seen by the whole system */
+};
+
 struct pack_cuda_job {
     enum pack_cuda_direction direction;
     const struct pack_layout *layout;
     const void *table;               /* host copy */
     uint64_t device_table;           /* the same bytes on the device */
     const struct pack_block *blocks; /* slots are device addresses; copied by the call */
-    uint32_t n_blocks;               /* at most KVC_CHUNK_BLOCKS */
+    uint32_t n_blocks;               /* at most PACK_CUDA_BLOCKS */
     uint32_t first_slice, n_slices;
-    uint64_t cells;      /* device address of n_blocks 64-bit cells, or 0: no checksums */
-    uint64_t word;       /* device address of a completion word, or 0 */
-    uint64_t word_value; /* written behind all bytes and cells, visible to the whole system */
-    uint64_t scratch;    /* device address; needed for cells or word */
-    uint32_t max_thread_blocks; /* 0: as many as run at a time */
+    const struct pack_cuda_span *spans; /* all blocks, in order; or none: no cells, no words */
+    uint32_t n_spans;                   /* at most PACK_CUDA_SPANS */
+    uint64_t scratch;                   /* device address; needed for spans */
+    uint32_t max_thread_blocks;         /* 0: as many as run at a time */
 };
 
 /*
- * Puts one launch on the stream. A job of no blocks or slices launches nothing, unless it has a
- * word or cells: they are written in stream order. cells and word may lie in registered host
- * memory. When it fails nothing was put on the stream.
+ * Puts one launch on the stream. A job of no blocks or slices launches nothing, unless it has
+ * spans: their cells and words are written in stream order. Words of a launch are written in any
+ * order. Cells and words may lie in registered host memory. When it fails nothing was put on the
+ * stream.
  */
 kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda_job *job,
                             void *stream, int *error);

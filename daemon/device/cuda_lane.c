@@ -108,6 +108,10 @@ static uint32_t limit_of(const struct device_lane *lane, bool touches_host)
 kvc_status cuda_lane_job(struct device_lane *lane, const struct device_loan *loan, bool gather,
                          const struct pack_job *job, uint32_t first_cell, bool touches_host)
 {
+    const struct pack_cuda_span span = {
+        .n_blocks = job->n_blocks,
+        .cells = (uintptr_t)(lane->cells + first_cell),
+    };
     struct pack_cuda_job launch = {
         .direction = gather ? PACK_CUDA_GATHER : PACK_CUDA_SCATTER,
         .layout = job->layout,
@@ -115,7 +119,8 @@ kvc_status cuda_lane_job(struct device_lane *lane, const struct device_loan *loa
         .n_blocks = job->n_blocks,
         .first_slice = job->first_slice,
         .n_slices = job->n_slices,
-        .cells = job->cells != NULL ? (uintptr_t)(lane->cells + first_cell) : 0,
+        .spans = &span,
+        .n_spans = job->cells != NULL && job->n_blocks > 0,
         .scratch = lane->scratch,
         .max_thread_blocks = limit_of(lane, touches_host),
     };

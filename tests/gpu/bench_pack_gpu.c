@@ -21,8 +21,11 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {48, 4096, 64}, {64, 32768, 8}, {64, 32768, 64}, {61, 18432, 64}, {32, 65536, 8}, {61, 576, 64},
+    {48, 4096, 64}, {64, 32768, 8}, {64, 32768, 64}, {61, 18432, 64},
+    {32, 65536, 8}, {61, 576, 64},  {61, 576, 512},  {48, 4096, 512},
 };
+#define BLOCKS_MAX 512u
+#define WORDS_MAX  64u
 
 static uint64_t state = 0x2545F4914F6CDD1Dull;
 
@@ -46,18 +49,23 @@ static float quantile(float *values, uint32_t n, double q)
     return values[(uint32_t)(q * (n - 1))];
 }
 
+struct page {
+    uint64_t cells[BLOCKS_MAX];
+    uint64_t words[WORDS_MAX];
+};
+
 struct bench {
     struct gpu gpu;
     uint32_t repeats;
     void *start, *end;
     gpu_ptr flush, scratch, device_page;
-    uint64_t *page;
+    struct page *page;
 
     struct shape shape;
     struct pack_layout layout;
     uint32_t *slice_bytes;
     struct pack_slice *slices, *device_slices;
-    struct pack_block blocks[KVC_CHUNK_BLOCKS], device_blocks[KVC_CHUNK_BLOCKS];
+    struct pack_block blocks[BLOCKS_MAX], device_blocks[BLOCKS_MAX];
     size_t paged_bytes, slab_bytes;
     uint8_t *paged, *slab, *seen;
     gpu_ptr device_paged, device_slab, device_table;
@@ -67,7 +75,7 @@ struct bench {
 static void choose_blocks(struct bench *bench)
 {
     uint32_t n = bench->shape.n_blocks * ENGINE_FACTOR;
-    uint32_t ids[KVC_CHUNK_BLOCKS * ENGINE_FACTOR];
+    uint32_t ids[BLOCKS_MAX * ENGINE_FACTOR];
     for (uint32_t i = 0; i < n; i++)
         ids[i] = i;
     for (uint32_t b = 0; b < bench->shape.n_blocks; b++) {
@@ -139,31 +147,26 @@ struct way {
     const char *name;
     bool reference; /* one copy of the same bytes */
     enum pack_cuda_direction direction;
-    bool summed, worded, written; /* written: the word by the stream, behind the kernel */
+    bool summed, worded;
+    bool each;    /* a launch for each chunk */
+    bool written; /* a word by the stream behind all */
     uint32_t max_thread_blocks;
 };
 
-static void put(struct bench *bench, const struct way *way, uint64_t value)
+static void launch(struct bench *bench, const struct way *way, uint32_t first, uint32_t n,
+                   const struct pack_cuda_span *spans, uint32_t n_spans)
 {
     struct gpu *gpu = &bench->gpu;
-    if (way->reference) {
-        uint64_t bytes = bench->layout.block_bytes * bench->shape.n_blocks;
-        GPU(gpu->copy_async(bench->device_slab, bench->device_paged, bytes, gpu->stream));
-        if (way->written)
-            GPU(gpu->stream_write(gpu->stream, bench->device_page + 512, value, 0));
-        return;
-    }
     struct pack_cuda_job job = {
         .direction = way->direction,
         .layout = &bench->layout,
         .table = bench->table,
         .device_table = bench->device_table,
-        .blocks = bench->device_blocks,
-        .n_blocks = bench->shape.n_blocks,
+        .blocks = bench->device_blocks + first,
+        .n_blocks = n,
         .n_slices = bench->shape.n_slices,
-        .cells = way->summed ? bench->device_page : 0,
-        .word = way->worded ? bench->device_page + 512 : 0,
-        .word_value = value,
+        .spans = spans,
+        .n_spans = way->summed || way->worded ? n_spans : 0,
         .scratch = bench->scratch,
         .max_thread_blocks = way->max_thread_blocks,
     };
@@ -172,29 +175,69 @@ static void put(struct bench *bench, const struct way *way, uint64_t value)
         fprintf(stderr, "launch failed with %d\n", error);
         exit(1);
     }
+}
+
+/* All blocks, cut into chunks as saves are, as many chunks a launch as it takes. */
+static void put_chunks(struct bench *bench, const struct way *way, uint64_t value)
+{
+    struct pack_cuda_span spans[PACK_CUDA_SPANS];
+    struct pack_cut cut = {0};
+    uint32_t n_spans = 0, first = 0, words = 0;
+
+    for (uint32_t b = 0; b < bench->shape.n_blocks; b++) {
+        bool starts = pack_cut_next(&cut, bench->layout.block_bytes);
+        if (starts && n_spans > 0 &&
+            (way->each || n_spans == PACK_CUDA_SPANS ||
+             b - first + KVC_CHUNK_BLOCKS > PACK_CUDA_BLOCKS)) {
+            launch(bench, way, first, b - first, spans, n_spans);
+            first = b;
+            n_spans = 0;
+        }
+        if (starts)
+            spans[n_spans++] = (struct pack_cuda_span){
+                .cells = way->summed ? bench->device_page + b * sizeof(uint64_t) : 0,
+                .word = way->worded ? bench->device_page + offsetof(struct page, words) +
+                                          words++ * sizeof(uint64_t)
+                                    : 0,
+                .word_value = value,
+            };
+        spans[n_spans - 1].n_blocks++;
+    }
+    launch(bench, way, first, bench->shape.n_blocks - first, spans, n_spans);
+}
+
+static void put(struct bench *bench, const struct way *way, uint64_t value)
+{
+    struct gpu *gpu = &bench->gpu;
+    if (way->reference)
+        GPU(gpu->copy_async(bench->device_slab, bench->device_paged,
+                            bench->layout.block_bytes * bench->shape.n_blocks, gpu->stream));
+    else
+        put_chunks(bench, way, value);
     if (way->written)
-        GPU(gpu->stream_write(gpu->stream, bench->device_page + 512, value, 0));
+        GPU(gpu->stream_write(gpu->stream, bench->device_page + offsetof(struct page, words), value,
+                              0));
 }
 
 /* Gathers with checksum on both sides and compares all bytes and cells. */
 static void check(struct bench *bench)
 {
     struct gpu *gpu = &bench->gpu;
-    uint64_t cells[KVC_CHUNK_BLOCKS];
+    uint64_t cells[BLOCKS_MAX];
     struct pack_job job = {
         &bench->layout,        bench->slices, bench->blocks, bench->shape.n_blocks, 0,
         bench->shape.n_slices, cells};
     GPU(gpu->to_device(bench->device_paged, bench->paged, bench->paged_bytes)); /* scatter wrote */
     memset(bench->slab, 0xA5, bench->slab_bytes);
     GPU(gpu->set_async(bench->device_slab, 0xA5, bench->slab_bytes, gpu->stream));
-    memset(bench->page, 0xA5, 512);
+    memset(bench->page, 0xA5, sizeof *bench->page);
     pack_host_gather(&job);
     GPU(gpu->context_synchronize());
     put(bench, &(struct way){.direction = PACK_CUDA_GATHER, .summed = true}, 0);
     GPU(gpu->stream_synchronize(gpu->stream));
     GPU(gpu->to_host(bench->seen, bench->device_slab, bench->slab_bytes));
     if (memcmp(bench->seen, bench->slab, bench->slab_bytes) != 0 ||
-        memcmp(bench->page, cells, 8 * bench->shape.n_blocks) != 0) {
+        memcmp(bench->page->cells, cells, 8 * bench->shape.n_blocks) != 0) {
         fprintf(stderr, "FAIL: gathered bytes or checksums are wrong\n");
         exit(1);
     }
@@ -219,19 +262,20 @@ static const struct way ways[] = {
     {"memcpy+word", .reference = true, .written = true},
     {"gather", .direction = PACK_CUDA_GATHER},
     {"gather+sum", .direction = PACK_CUDA_GATHER, .summed = true},
-    {"g+word", .direction = PACK_CUDA_GATHER, .worded = true},
-    {"g+sum+word", .direction = PACK_CUDA_GATHER, .summed = true, .worded = true},
+    {"g+words", .direction = PACK_CUDA_GATHER, .worded = true},
+    {"g+sum+words", .direction = PACK_CUDA_GATHER, .summed = true, .worded = true},
+    {"gsw, each", .direction = PACK_CUDA_GATHER, .summed = true, .worded = true, .each = true},
     {"g+sum, word", .direction = PACK_CUDA_GATHER, .summed = true, .written = true},
     {"scatter", .direction = PACK_CUDA_SCATTER},
     {"scatter+sum", .direction = PACK_CUDA_SCATTER, .summed = true},
-    {"s+word", .direction = PACK_CUDA_SCATTER, .worded = true},
-    {"s+sum+word", .direction = PACK_CUDA_SCATTER, .summed = true, .worded = true},
+    {"s+words", .direction = PACK_CUDA_SCATTER, .worded = true},
+    {"s+sum+words", .direction = PACK_CUDA_SCATTER, .summed = true, .worded = true},
     {"gsw, 8", .direction = PACK_CUDA_GATHER, .summed = true, .worded = true,
      .max_thread_blocks = 8},
-    {"gsw, 32", .direction = PACK_CUDA_GATHER, .summed = true, .worded = true,
-     .max_thread_blocks = 32},
     {"gsw, 132", .direction = PACK_CUDA_GATHER, .summed = true, .worded = true,
      .max_thread_blocks = 132},
+    {"gsw, 264", .direction = PACK_CUDA_GATHER, .summed = true, .worded = true,
+     .max_thread_blocks = 264},
 };
 #define N_WAYS (sizeof ways / sizeof ways[0])
 
@@ -251,7 +295,7 @@ static void table_row(struct bench *bench)
     }
     check(bench);
 
-    printf("%2u x %6.3f KiB x %2u, %6.2f MiB |", bench->shape.n_slices, bench->shape.bytes / 1024.0,
+    printf("%2u x %6.3f KiB x %3u, %5.1f MiB |", bench->shape.n_slices, bench->shape.bytes / 1024.0,
            bench->shape.n_blocks,
            (double)(bench->layout.block_bytes * bench->shape.n_blocks) / (1 << 20));
     for (size_t w = 0; w < N_WAYS; w++) {
@@ -277,7 +321,7 @@ static void word_latency(struct bench *bench, const char *name, const struct way
 {
     float times[1000];
     uint32_t n = 500;
-    volatile uint64_t *word = bench->page + 64;
+    volatile uint64_t *word = bench->page->words;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t value = random64() | 1;
         choose_blocks(bench);
@@ -303,8 +347,9 @@ int main(int argc, char **argv)
     bench.flush = gpu_alloc(gpu, FLUSH_BYTES);
     bench.scratch = gpu_alloc(gpu, pack_cuda_scratch_bytes());
     GPU(gpu->set_async(bench.scratch, 0, pack_cuda_scratch_bytes(), gpu->stream));
-    bench.page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    GPU(gpu->host_register(bench.page, 4096, 2 /* device map */));
+    bench.page =
+        mmap(NULL, sizeof *bench.page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    GPU(gpu->host_register(bench.page, sizeof *bench.page, 2 /* device map */));
     GPU(gpu->host_pointer(&bench.device_page, bench.page, 0));
 
     printf("%s, driver %d, medians of %u, us\n%31s |", gpu->device, gpu->version, bench.repeats,
@@ -318,7 +363,7 @@ int main(int argc, char **argv)
         table_row(&bench);
         if (i == 0) {
             word_latency(&bench, "by the kernel, 12 MiB", &ways[5]);
-            word_latency(&bench, "by cuStreamWriteValue64, 12 MiB", &ways[6]);
+            word_latency(&bench, "by cuStreamWriteValue64, 12 MiB", &ways[7]);
         }
         destroy(&bench);
     }

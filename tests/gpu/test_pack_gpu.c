@@ -42,46 +42,72 @@ struct shape {
     uint32_t gap;                      /* bytes between a slice's blocks */
     uint32_t first_slice, part_slices; /* 0: all */
     uint32_t max_thread_blocks;
+    uint32_t n_spans; /* 0: one */
 };
 
 static const struct shape shapes[] = {
-    {"48 x 4 KiB x 64", 48, {4096}, 1, 64, 0, 0, 0, 0, 0},
-    {"48 x 4 KiB x 64, 8 thread blocks", 48, {4096}, 1, 64, 0, 0, 0, 0, 8},
-    {"64 x 32 KiB x 8", 64, {32768}, 1, 8, 0, 0, 0, 0, 0},
-    {"61 x 18 KiB x 17", 61, {18432}, 1, 17, 0, 0, 0, 0, 0},
-    {"576-byte rows", 32, {576}, 1, 64, 0, 64, 0, 0, 0},
-    {"mixed sizes", 40, {4096, 16, 2048, 100, 1, 33000, 48, 7}, 8, 13, 0, 512, 0, 0, 0},
-    {"mixed sizes, a part", 40, {4096, 16, 2048, 100, 1, 33000, 48, 7}, 8, 13, 0, 512, 3, 22, 0},
-    {"uniform, a part", 48, {4096}, 1, 64, 0, 0, 7, 1, 0},
-    {"base off by 8", 9, {4096, 1000}, 2, 5, 8, 16, 0, 0, 0},
-    {"base off by 4", 9, {4096, 1000}, 2, 5, 4, 16, 0, 0, 0},
-    {"base off by 2", 9, {4096, 1002}, 2, 5, 2, 16, 0, 0, 0},
-    {"base off by 1, odd stride", 9, {4099, 1001, 15}, 3, 5, 1, 3, 0, 0, 0},
-    {"one byte", 1, {1}, 1, 1, 3, 0, 0, 0, 0},
-    {"1024 slices of 16", 1024, {16}, 1, 64, 0, 16, 0, 0, 0},
-    {"one slice of 1 MiB and a bit", 1, {(1 << 20) + 48}, 1, 2, 0, 0, 0, 0, 0},
-    {"no blocks", 4, {4096}, 1, 0, 0, 0, 0, 0, 0},
+    {"48 x 4 KiB x 64", 48, {4096}, 1, 64, 0, 0, 0, 0, 0, 0},
+    {"48 x 4 KiB x 64, 8 thread blocks", 48, {4096}, 1, 64, 0, 0, 0, 0, 8, 0},
+    {"64 x 32 KiB x 8", 64, {32768}, 1, 8, 0, 0, 0, 0, 0, 0},
+    {"61 x 18 KiB x 17", 61, {18432}, 1, 17, 0, 0, 0, 0, 0, 0},
+    {"576-byte rows", 32, {576}, 1, 64, 0, 64, 0, 0, 0, 0},
+    {"mixed sizes", 40, {4096, 16, 2048, 100, 1, 33000, 48, 7}, 8, 13, 0, 512, 0, 0, 0, 0},
+    {"mixed sizes, a part", 40, {4096, 16, 2048, 100, 1, 33000, 48, 7}, 8, 13, 0, 512, 3, 22, 0, 0},
+    {"uniform, a part", 48, {4096}, 1, 64, 0, 0, 7, 1, 0, 0},
+    {"base off by 8", 9, {4096, 1000}, 2, 5, 8, 16, 0, 0, 0, 0},
+    {"base off by 4", 9, {4096, 1000}, 2, 5, 4, 16, 0, 0, 0, 0},
+    {"base off by 2", 9, {4096, 1002}, 2, 5, 2, 16, 0, 0, 0, 0},
+    {"base off by 1, odd stride", 9, {4099, 1001, 15}, 3, 5, 1, 3, 0, 0, 0, 0},
+    {"one byte", 1, {1}, 1, 1, 3, 0, 0, 0, 0, 0},
+    {"1024 slices of 16", 1024, {16}, 1, 64, 0, 16, 0, 0, 0, 0},
+    {"one slice of 1 MiB and a bit", 1, {(1 << 20) + 48}, 1, 2, 0, 0, 0, 0, 0, 0},
+    {"no blocks", 4, {4096}, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"576-byte rows, a part", 61, {576}, 1, 9, 0, 64, 5, 3, 0, 0},
+    {"576-byte rows, base off by 8", 61, {576}, 1, 9, 8, 64, 0, 0, 0, 0},
+    {"2 KiB and a bit", 33, {2064}, 1, 21, 0, 16, 1, 31, 0, 0},
+    {"48-byte rows, 28 spans", 37, {48}, 1, 256, 0, 0, 0, 0, 0, 28},
+    {"32 x 4 KiB x 256, 4 spans", 32, {4096}, 1, 256, 0, 0, 0, 0, 0, 4},
+    {"64 x 32 KiB x 24, 3 spans", 64, {32768}, 1, 24, 0, 0, 0, 0, 0, 3},
+    {"61 x 18 KiB x 28, 28 spans", 61, {18432}, 1, 28, 0, 0, 0, 0, 0, 28},
+    {"4 KiB, 5 spans, 8 thread blocks", 16, {4096}, 1, 77, 0, 0, 0, 0, 8, 5},
+    {"4 KiB, 5 spans, 1 thread block", 16, {4096}, 1, 77, 0, 0, 0, 0, 1, 5},
+    {"mixed sizes, 11 spans",
+     40,
+     {4096, 16, 2048, 100, 1, 33000, 48, 7},
+     8,
+     131,
+     0,
+     512,
+     0,
+     0,
+     0,
+     11},
+    {"576-byte rows, 4 spans", 61, {576}, 1, 250, 0, 64, 0, 0, 0, 4},
+    {"16-byte rows, 9 spans", 1000, {16}, 1, 70, 0, 16, 0, 0, 0, 9},
+    {"no slices, 3 spans", 4, {4096}, 1, 7, 0, 0, 4, 0, 0, 3},
 };
 
-#define ENGINE_BLOCKS 72u
+#define SPARE_BLOCKS 8u /* of the engine, and one of the slab, that no job names */
 
 /* The same things twice: on the host, and on the device. */
 struct both {
     struct pack_layout layout;
     uint32_t *slice_bytes;
     struct pack_slice *slices, *device_slices;
-    struct pack_block blocks[KVC_CHUNK_BLOCKS], device_blocks[KVC_CHUNK_BLOCKS];
+    struct pack_block blocks[PACK_CUDA_BLOCKS], device_blocks[PACK_CUDA_BLOCKS];
     size_t paged_bytes, slab_bytes;
     uint8_t *paged, *slab, *seen;
     gpu_ptr device_paged, device_slab, device_table, scratch;
     void *table;
-    uint32_t n_blocks, first_slice, n_slices;
+    uint32_t n_blocks, engine_blocks, first_slice, n_slices;
 };
 
 static void build(struct gpu *gpu, struct both *both, const struct shape *shape)
 {
-    *both = (struct both){.n_blocks = shape->n_blocks, .first_slice = shape->first_slice};
-    both->n_slices = shape->part_slices ? shape->part_slices : shape->n_slices;
+    *both = (struct both){.n_blocks = shape->n_blocks,
+                          .engine_blocks = shape->n_blocks + SPARE_BLOCKS,
+                          .first_slice = shape->first_slice};
+    both->n_slices = shape->part_slices ? shape->part_slices : shape->n_slices - shape->first_slice;
     both->slice_bytes = calloc(shape->n_slices, sizeof *both->slice_bytes);
     both->layout.slice_offsets = calloc(shape->n_slices, sizeof *both->layout.slice_offsets);
     both->slices = calloc(shape->n_slices, sizeof *both->slices);
@@ -95,9 +121,9 @@ static void build(struct gpu *gpu, struct both *both, const struct shape *shape)
         uint64_t stride = both->slice_bytes[s] + shape->gap;
         both->slices[s].stride = both->device_slices[s].stride = stride;
         both->slices[s].base = (uint8_t *)(both->paged_bytes + shape->base_shift);
-        both->paged_bytes += (ENGINE_BLOCKS * stride + 512 + 255) / 256 * 256;
+        both->paged_bytes += (both->engine_blocks * stride + 512 + 255) / 256 * 256;
     }
-    both->slab_bytes = (ENGINE_BLOCKS + 1) * both->layout.slot_bytes;
+    both->slab_bytes = (both->n_blocks + 1) * both->layout.slot_bytes;
     both->paged = malloc(both->paged_bytes);
     both->slab = malloc(both->slab_bytes);
     both->seen = malloc(both->paged_bytes + both->slab_bytes);
@@ -108,11 +134,11 @@ static void build(struct gpu *gpu, struct both *both, const struct shape *shape)
         both->slices[s].base += (uintptr_t)both->paged;
     }
 
-    uint32_t taken[ENGINE_BLOCKS];
-    for (uint32_t i = 0; i < ENGINE_BLOCKS; i++)
+    uint32_t taken[PACK_CUDA_BLOCKS + SPARE_BLOCKS];
+    for (uint32_t i = 0; i < both->engine_blocks; i++)
         taken[i] = i;
     for (uint32_t b = 0; b < shape->n_blocks; b++) {
-        uint32_t other = b + (uint32_t)(random64() >> 33) % (ENGINE_BLOCKS - b);
+        uint32_t other = b + (uint32_t)(random64() >> 33) % (both->engine_blocks - b);
         uint32_t id = taken[other];
         taken[other] = taken[b];
         uint64_t at = (shape->n_blocks - b) * both->layout.slot_bytes;
@@ -149,9 +175,32 @@ static void destroy(struct gpu *gpu, struct both *both)
 }
 
 struct page {
-    uint64_t cells[KVC_CHUNK_BLOCKS];
-    uint64_t word;
+    uint64_t cells[PACK_CUDA_BLOCKS];
+    uint64_t words[PACK_CUDA_SPANS];
 };
+
+/* Cuts a job into spans, the first ones the longer. */
+static uint32_t cut(const struct shape *shape, uint64_t value, bool summed, bool worded,
+                    gpu_ptr page, struct pack_cuda_span *spans)
+{
+    const uint32_t n = shape->n_spans ? shape->n_spans : 1;
+    uint32_t first = 0;
+
+    if (!worded && (!summed || shape->n_blocks == 0))
+        return 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t blocks = (shape->n_blocks - first + n - i - 1) / (n - i);
+
+        spans[i] = (struct pack_cuda_span){
+            .n_blocks = blocks,
+            .cells = summed ? page + first * sizeof(uint64_t) : 0,
+            .word = worded ? page + offsetof(struct page, words) + i * sizeof(uint64_t) : 0,
+            .word_value = value + i,
+        };
+        first += blocks;
+    }
+    return n;
+}
 
 static int compare(const char *shape, const char *what, const uint8_t *seen, const uint8_t *want,
                    size_t bytes)
@@ -179,7 +228,7 @@ static int check_one(struct gpu *gpu, const struct shape *shape, enum pack_cuda_
     GPU(gpu->to_device(both.device_slab, both.slab, both.slab_bytes));
     memset(page, POISON, sizeof *page);
 
-    uint64_t cells[KVC_CHUNK_BLOCKS];
+    uint64_t cells[PACK_CUDA_BLOCKS];
     memset(cells, POISON, sizeof cells);
     struct pack_job job = {
         .layout = &both.layout,
@@ -192,7 +241,8 @@ static int check_one(struct gpu *gpu, const struct shape *shape, enum pack_cuda_
     };
     (gather ? pack_host_gather : pack_host_scatter)(&job);
 
-    uint64_t value = random64();
+    uint64_t value = random64() | 1;
+    struct pack_cuda_span spans[PACK_CUDA_SPANS];
     struct pack_cuda_job device_job = {
         .direction = direction,
         .layout = &both.layout,
@@ -202,9 +252,8 @@ static int check_one(struct gpu *gpu, const struct shape *shape, enum pack_cuda_
         .n_blocks = both.n_blocks,
         .first_slice = both.first_slice,
         .n_slices = both.n_slices,
-        .cells = summed ? device_page : 0,
-        .word = worded ? device_page + offsetof(struct page, word) : 0,
-        .word_value = value,
+        .spans = spans,
+        .n_spans = cut(shape, value, summed, worded, device_page, spans),
         .scratch = both.scratch,
         .max_thread_blocks = shape->max_thread_blocks,
     };
@@ -226,9 +275,11 @@ static int check_one(struct gpu *gpu, const struct shape *shape, enum pack_cuda_
     failed |=
         compare(shape->name, gather ? "gathered" : "source", both.seen, both.slab, both.slab_bytes);
     failed |= compare(shape->name, "cells", (uint8_t *)page->cells, (uint8_t *)cells, sizeof cells);
-    if (worded && page->word != value) {
-        printf("FAIL %s: no word\n", shape->name);
-        failed = 1;
+    for (uint32_t i = 0; worded && i < device_job.n_spans; i++) {
+        if (page->words[i] != value + i) {
+            printf("FAIL %s: no word %u\n", shape->name, i);
+            failed = 1;
+        }
     }
     destroy(gpu, &both);
     return failed;

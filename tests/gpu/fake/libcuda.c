@@ -308,11 +308,17 @@ int fake_module_unload(void *module)
 
 int fake_module_function(void **function, void *module, const char *name)
 {
-    static const char *const names[] = {"pack_gather", "pack_scatter", "pack_gather_summed",
-                                        "pack_scatter_summed"};
+    static const char *const names[] = {"pack_gather",
+                                        "pack_scatter",
+                                        "pack_gather_summed",
+                                        "pack_scatter_summed",
+                                        "pack_gather_small",
+                                        "pack_scatter_small",
+                                        "pack_gather_small_summed",
+                                        "pack_scatter_small_summed"};
 
     (void)module;
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(name, names[i]) == 0) {
             *function = (void *)(i + 1);
             return 0;
@@ -349,7 +355,9 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
 {
     const struct pack_cuda_args *args = parameters[0];
     const struct pack_cuda_row *rows = (const void *)(uintptr_t)args->rows;
-    const bool gather = (uintptr_t)function % 2 == 1, summed = (uintptr_t)function > 2;
+    const bool gather = (uintptr_t)function % 2 == 1;
+    const bool summed = ((uintptr_t)function - 1) / 2 % 2 == 1;
+    uint64_t sums[PACK_CUDA_BLOCKS];
 
     (void)grid_y;
     (void)grid_z;
@@ -378,11 +386,17 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
             sum +=
                 gather ? copy_slice(packed, paged, &rows[s]) : copy_slice(paged, packed, &rows[s]);
         }
-        if (summed)
-            ((uint64_t *)(uintptr_t)args->cells)[b] = sum;
+        sums[b] = sum;
     }
-    if (args->word != 0)
-        __atomic_store_n((uint64_t *)(uintptr_t)args->word, args->word_value, __ATOMIC_RELEASE);
+    for (uint32_t i = 0; i < args->n_spans; i++) {
+        const struct pack_cuda_span_args *span = &args->spans[i];
+
+        if (summed && span->n_blocks > 0)
+            memcpy((void *)(uintptr_t)span->cells, sums + span->first_block,
+                   span->n_blocks * sizeof(sums[0]));
+        if (span->word != 0)
+            __atomic_store_n((uint64_t *)(uintptr_t)span->word, span->word_value, __ATOMIC_RELEASE);
+    }
     return 0;
 }
 
