@@ -18,11 +18,13 @@
 
 struct shape {
     uint32_t n_slices, bytes, n_blocks;
+    bool together; /* a block's slices in the engine's memory, instead of each slice's blocks */
 };
 
 static const struct shape shapes[] = {
-    {48, 4096, 64}, {64, 32768, 8}, {64, 32768, 64}, {61, 18432, 64},
-    {32, 65536, 8}, {61, 576, 64},  {61, 576, 512},  {48, 4096, 512},
+    {48, 4096, 64, false},  {64, 32768, 8, false}, {64, 32768, 64, false},
+    {61, 18432, 64, false}, {32, 65536, 8, false}, {32, 65536, 8, true},
+    {61, 576, 64, false},   {61, 576, 512, false}, {48, 4096, 512, false},
 };
 #define BLOCKS_MAX 512u
 #define WORDS_MAX  64u
@@ -107,10 +109,12 @@ static void build(struct bench *bench, struct shape shape)
     bench->seen = malloc(bench->paged_bytes + bench->slab_bytes);
     bench->device_paged = gpu_alloc(gpu, bench->paged_bytes);
     bench->device_slab = gpu_alloc(gpu, bench->slab_bytes);
+    uint64_t step = shape.together ? shape.bytes : per_slice;
+    uint64_t stride = shape.together ? (uint64_t)shape.n_slices * shape.bytes : shape.bytes;
     for (uint32_t s = 0; s < shape.n_slices; s++) {
-        bench->slices[s] = (struct pack_slice){bench->paged + s * per_slice, shape.bytes};
+        bench->slices[s] = (struct pack_slice){bench->paged + s * step, stride};
         bench->device_slices[s] =
-            (struct pack_slice){(uint8_t *)(bench->device_paged + s * per_slice), shape.bytes};
+            (struct pack_slice){(uint8_t *)(bench->device_paged + s * step), stride};
     }
     for (uint32_t b = 0; b < shape.n_blocks; b++) {
         uint64_t at = b * bench->layout.slot_bytes;
@@ -295,8 +299,8 @@ static void table_row(struct bench *bench)
     }
     check(bench);
 
-    printf("%2u x %6.3f KiB x %3u, %5.1f MiB |", bench->shape.n_slices, bench->shape.bytes / 1024.0,
-           bench->shape.n_blocks,
+    printf("%2u x %6.3f KiB x %3u,%c%5.1f MiB |", bench->shape.n_slices,
+           bench->shape.bytes / 1024.0, bench->shape.n_blocks, bench->shape.together ? '*' : ' ',
            (double)(bench->layout.block_bytes * bench->shape.n_blocks) / (1 << 20));
     for (size_t w = 0; w < N_WAYS; w++) {
         medians[w] = quantile(times + w * n, n, 0.5);

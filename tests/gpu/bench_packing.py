@@ -10,6 +10,7 @@ behind; the L2 cache is flushed before each, blocks are chosen anew. "busy": wha
 enqueued while the stream still works, as behind a forward pass; "idle": the host's part counts.
 A save is more than its bytes: a launch and a completion word for each chunk of at most 16 MiB, and
 checksums; "save / copy" is all of that over one bare copy. (bench_pack_gpu has the kernel alone.)
+"load": of blocks in the GPU tier, compared by their checksums; the wait for its result is not in it.
 Every way's bytes are checked at the beginning and at the end.
 """
 
@@ -19,8 +20,11 @@ import sys
 import kit
 from kit import MS, Clock, Daemon, Remote, fresh_keys
 
-LAYOUTS = [(48, 4096, 64), (64, 32768, 8), (64, 32768, 64), (61, 18432, 64), (32, 65536, 8),
-           (61, 576, 64)]
+# Slices, bytes of each, blocks; whether a block's slices lie together in the engine's memory, instead
+# of each slice's blocks.
+LAYOUTS = [(48, 4096, 64, False), (64, 32768, 8, False), (64, 32768, 64, False),
+           (61, 18432, 64, False), (32, 65536, 8, False), (32, 65536, 8, True), (61, 576, 64, False),
+           (61, 576, 512, False)]
 REPEATS = 31
 SLOW_REPEATS = 7  # of what takes milliseconds
 FLUSH = 256 << 20
@@ -51,24 +55,33 @@ class Packer:
     def close(self):
         self.client.close()
 
-    def begin(self, n_slices, size, n):
+    def begin(self, n_slices, size, n, together):
         from kvcache_client import Namespace
 
         torch = self.torch
         self.n = n
         make = {"dtype": torch.uint8, "device": kit.DEVICE}
-        self.cache = [torch.randint(256, (2 * n, size), **make) for _ in range(n_slices)]
+        if together:
+            self.cache = list(torch.randint(256, (2 * n, n_slices, size), **make).unbind(1))
+        else:
+            self.cache = [torch.randint(256, (2 * n, size), **make) for _ in range(n_slices)]
         self.part = self.client.register_tensors(
-            Namespace(model=f"{n_slices} x {size} x {n}"), self.cache, block_tokens=16
+            Namespace(model=f"{n_slices} x {size} x {n}, {together}"), self.cache, block_tokens=16
         )
         total = n * n_slices * size
         self.flat, self.out = torch.randint(256, (total,), **make), torch.empty(total, **make)
         self.choose()
+        self.original = [c.clone() for c in self.cache]
+        kept = fresh_keys(n)
+        self.client.save(self.part, kept, range(n)).wait(MS)
+        self.lease = self.client.lookup(self.part, kept)
+        assert self.lease.blocks == n
 
     def end(self):
+        self.lease.release()
         self.client.flush(self.part)  # the next layout's slots are of another size
         self.part.unregister()
-        del self.cache, self.flat, self.out, self.result
+        del self.cache, self.original, self.flat, self.out, self.result
         if not kit.REHEARSE:
             self.torch.cuda.empty_cache()
 
@@ -87,6 +100,9 @@ class Packer:
 
     def save_plain(self):
         self.save(checksums=False)
+
+    def load(self):
+        self.loading = self.client.load(self.lease, self.part, self.ids)
 
     def batch(self):
         """One call with a copy for each piece, into packed blocks."""
@@ -131,6 +147,8 @@ class Packer:
         if way.startswith("save"):
             outcome = self.saved.wait(MS)
             assert (outcome.status, outcome.published) == (0, self.n), outcome
+        elif way == "load":
+            assert self.loading.wait(MS) == []
         return us
 
     def check(self, way):
@@ -139,9 +157,16 @@ class Packer:
         wanted = torch.stack([c[self.index] for c in self.cache], 1)  # block, slice, byte
         self.out.fill_(0xA5)
         self.keys = fresh_keys(self.n)
+        if way == "load":
+            for c in self.cache:
+                c.fill_(0xA5)
         getattr(self, way)()
         kit.sync(torch)
-        if way == "memcpy":
+        if way == "load":
+            assert self.loading.wait(MS) == []
+            seen = torch.stack([c[self.index] for c in self.cache], 1)
+            assert torch.equal(seen, torch.stack([c[: self.n] for c in self.original], 1))
+        elif way == "memcpy":
             assert torch.equal(self.out, self.flat)
         elif way.startswith("save"):
             assert self.saved.wait(MS).published == self.n
@@ -163,7 +188,7 @@ class Packer:
     def measure(self, layout, repeats, slow_repeats):
         self.begin(*layout)
         ways = [("memcpy", True, repeats), ("save_plain", True, repeats), ("save", True, repeats),
-                ("save", False, repeats), ("batch", False, slow_repeats),
+                ("save", False, repeats), ("load", True, repeats), ("batch", False, slow_repeats),
                 ("packed", False, slow_repeats), ("each", False, slow_repeats)]
         if kit.REHEARSE:
             ways = [w for w in ways if w[0] != "batch"]
@@ -184,7 +209,7 @@ class Packer:
 
 def main():
     kit.need_gpus()
-    layouts = [(4, 512, 8), (3, 576, 16)] if kit.REHEARSE else LAYOUTS
+    layouts = [(4, 512, 8, True), (3, 576, 16, False)] if kit.REHEARSE else LAYOUTS
     repeats = (3, 2) if kit.REHEARSE else (REPEATS, SLOW_REPEATS)
     rows = []
     with Daemon("--gpu-bytes", "64M" if kit.REHEARSE else "4G", "--host-bytes", "0") as d:
@@ -194,11 +219,14 @@ def main():
                 m = {k: kit.median(v) for k, v in times.items()}
                 busy, idle = m["save", True], m["save", False]
                 rows.append([
-                    f"{layout[0]} x {layout[1] / 1024:g} KiB x {layout[2]}",
+                    f"{layout[0]} x {layout[1] / 1024:g} KiB x {layout[2]}"
+                    + (", together" if layout[3] else ""),
                     kit.spread(times["memcpy", True], digits=1),
                     kit.spread(times["save_plain", True], digits=1),
                     kit.spread(times["save", True], digits=1),
                     f"{busy / m['memcpy', True]:.2f}",
+                    kit.spread(times["load", True], digits=1),
+                    f"{m['load', True] / m['memcpy', True]:.2f}",
                     kit.spread(times["save", False], digits=0),
                     *(kit.spread(times[w, False], digits=0) if (w, False) in times else "-"
                       for w in ("batch", "packed", "each")),
@@ -207,7 +235,7 @@ def main():
     kit.table(
         f"saving a chunk, us; medians of {repeats[0]} and {repeats[1]}; {kit.machine()}",
         ["slices x bytes x blocks", "one copy, busy", "no checksums, busy", "save, busy",
-         "save / copy", "save, idle", "memcpyBatch", "torch, packed", "torch, each",
+         "save / copy", "load, busy", "load / copy", "save, idle", "memcpyBatch", "torch, packed", "torch, each",
          "packed/busy", "packed/idle"],
         rows,
     )
