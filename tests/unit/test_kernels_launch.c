@@ -1,0 +1,213 @@
+/*
+ * Launches of packing, on a driver that only notes what it is given: where pieces lie, how blocks
+ * are cut into spans, and how many thread blocks are asked for.
+ */
+#include <string.h>
+
+#include "kernels/pack_cuda_args.h"
+#include "tests/lib/check_main.h"
+
+#define STREAM ((void *)0x5)
+
+static struct {
+    struct pack_cuda_args args;
+    void *function, *stream;
+    uint32_t launches, grid;
+    int fails;
+} seen;
+
+static int note_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                       void *stream, void **parameters, void **extra)
+{
+    ck_assert_uint_eq(grid_y * grid_z * block_y * block_z, 1);
+    ck_assert_uint_eq(block_x, PACK_CUDA_THREADS);
+    ck_assert(shared_bytes == 0 && extra == NULL);
+    memcpy(&seen.args, parameters[0], sizeof(seen.args));
+    seen.function = function;
+    seen.stream = stream;
+    seen.grid = grid_x;
+    seen.launches++;
+    return seen.fails;
+}
+
+static const struct pack_cuda_driver driver = {.launch = note_launch};
+
+#define KERNEL(n)                                                                                  \
+    {                                                                                              \
+        .function = (void *)(uintptr_t)(n), .thread_blocks = 100                                   \
+    }
+static const struct pack_cuda cuda = {
+    .driver = &driver,
+    .kernels = {{{KERNEL(1), KERNEL(2)}, {KERNEL(3), KERNEL(4)}},
+                {{KERNEL(5), KERNEL(6)}, {KERNEL(7), KERNEL(8)}}},
+};
+
+/* n slices of so many bytes, whose table is made; the engine's memory is nowhere. */
+struct setup {
+    struct pack_layout layout;
+    uint32_t slice_bytes[64];
+    uint64_t slice_offsets[64];
+    struct pack_slice slices[64];
+    uint8_t table[65 * sizeof(struct pack_cuda_row)] __attribute__((aligned(16)));
+    struct pack_block blocks[PACK_CUDA_BLOCKS];
+    struct pack_cuda_job job;
+};
+
+static void set_up(struct setup *s, uint32_t n_slices, uint32_t bytes, uint32_t n_blocks)
+{
+    *s = (struct setup){.layout.slice_offsets = s->slice_offsets};
+    for (uint32_t i = 0; i < n_slices; i++) {
+        s->slice_bytes[i] = bytes;
+        s->slices[i] = (struct pack_slice){(uint8_t *)(uintptr_t)(0x100000 * (i + 1)), bytes};
+    }
+    ck_assert_int_eq(pack_layout_init(&s->layout, s->slice_bytes, n_slices), KVC_OK);
+    ck_assert_uint_le(pack_cuda_table_bytes(n_slices), sizeof(s->table));
+    pack_cuda_table_fill(s->table, &s->layout, s->slices);
+    for (uint32_t i = 0; i < PACK_CUDA_BLOCKS; i++)
+        s->blocks[i] = (struct pack_block){(uint8_t *)(uintptr_t)(0x40000000 + i * 512), 7 * i};
+    s->job = (struct pack_cuda_job){
+        .direction = PACK_CUDA_GATHER,
+        .layout = &s->layout,
+        .table = s->table,
+        .device_table = 0x9000,
+        .blocks = s->blocks,
+        .n_blocks = n_blocks,
+        .n_slices = n_slices,
+        .scratch = 0x8000,
+    };
+    memset(&seen, 0, sizeof(seen));
+}
+
+static kvc_status launch(const struct setup *s)
+{
+    int error = 0;
+    kvc_status status = pack_cuda_launch(&cuda, &s->job, STREAM, &error);
+
+    ck_assert_int_eq(error, status == KVC_E_DEVICE ? seen.fails : 0);
+    return status;
+}
+
+/* As the kernel does it. */
+static uint64_t find_slice(uint64_t unit)
+{
+    return seen.args.units_inverse ? unit * seen.args.units_inverse >> 32 : unit;
+}
+
+START_TEST(small_slices_are_found_by_a_multiplication)
+{
+    for (uint32_t units = 1; units < PACK_CUDA_PIECE_UNITS; units++) {
+        struct setup s;
+
+        set_up(&s, 64, units * 16, 1);
+        ck_assert_int_eq(launch(&s), KVC_OK);
+        ck_assert_uint_eq(seen.args.units_per_slice, units);
+        ck_assert_uint_eq(seen.args.pieces,
+                          (64 * units + PACK_CUDA_PIECE_UNITS - 1) / PACK_CUDA_PIECE_UNITS);
+        for (uint64_t slice = 0; slice < KVC_SLICES_MAX; slice++)
+            if (find_slice(slice * units) != slice || find_slice((slice + 1) * units - 1) != slice)
+                ck_abort_msg("slice %llu of %u units", (unsigned long long)slice, units);
+    }
+}
+END_TEST
+
+START_TEST(only_small_slices_that_are_alike_share_pieces)
+{
+    struct setup s;
+
+    set_up(&s, 8, PACK_CUDA_PIECE_BYTES, 1);
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert(seen.args.units_per_slice == 0 && seen.args.pieces_per_slice == 1);
+
+    set_up(&s, 8, 1000, 1); /* not whole units */
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert_uint_eq(seen.args.units_per_slice, 0);
+
+    set_up(&s, 8, 576, 1);
+    s.slices[3].base += 8;
+    pack_cuda_table_fill(s.table, &s.layout, s.slices);
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert_uint_eq(seen.args.units_per_slice, 0);
+
+    set_up(&s, 8, 576, 1);
+    s.slices[7].stride += 4;
+    pack_cuda_table_fill(s.table, &s.layout, s.slices);
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert_uint_eq(seen.args.units_per_slice, 0);
+}
+END_TEST
+
+START_TEST(spans_are_the_blocks_in_order)
+{
+    const struct pack_cuda_span spans[] = {
+        {.n_blocks = 3, .cells = 0x100, .word = 0x200, .word_value = 11},
+        {.n_blocks = 0, .cells = 0x300, .word = 0x400, .word_value = 12},
+        {.n_blocks = 7, .cells = 0x500},
+    };
+    struct setup s;
+
+    set_up(&s, 4, 8192, 10);
+    s.job.spans = spans;
+    s.job.n_spans = 3;
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert(seen.function == (void *)3 && seen.stream == STREAM);
+    ck_assert(seen.args.n_blocks == 10 && seen.args.n_spans == 3 && seen.args.scratch == 0x8000);
+    for (uint32_t i = 0, first = 0; i < 3; first += spans[i++].n_blocks) {
+        ck_assert_uint_eq(seen.args.spans[i].first_block, first);
+        ck_assert_uint_eq(seen.args.spans[i].n_blocks, spans[i].n_blocks);
+        ck_assert_uint_eq(seen.args.spans[i].cells, spans[i].cells);
+        ck_assert_uint_eq(seen.args.spans[i].word, spans[i].word);
+        ck_assert_uint_eq(seen.args.spans[i].word_value, spans[i].word_value);
+    }
+    for (uint32_t b = 0; b < 10; b++) {
+        ck_assert_uint_eq(seen.args.ids[b], 7 * b);
+        ck_assert_uint_eq(seen.args.slots[b], 0x40000000 + b * 512);
+    }
+}
+END_TEST
+
+START_TEST(what_is_not_launched)
+{
+    const struct pack_cuda_span word = {.word = 0x200, .word_value = 11};
+    struct setup s;
+
+    set_up(&s, 4, 8192, 0);
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert_uint_eq(seen.launches, 0);
+    s.job.spans = &word;
+    s.job.n_spans = 1;
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert(seen.launches == 1 && seen.grid == 1);
+    s.job.scratch = 0;
+    ck_assert_int_eq(launch(&s), KVC_E_INVALID);
+    s.job.n_blocks = PACK_CUDA_BLOCKS + 1;
+    ck_assert_int_eq(launch(&s), KVC_E_LIMIT);
+    s.job.n_blocks = 1;
+    s.job.n_spans = PACK_CUDA_SPANS + 1;
+    ck_assert_int_eq(launch(&s), KVC_E_LIMIT);
+    ck_assert_uint_eq(seen.launches, 1);
+    s.job.n_spans = 0;
+    seen.fails = 719;
+    ck_assert_int_eq(launch(&s), KVC_E_DEVICE);
+}
+END_TEST
+
+START_TEST(thread_blocks_are_no_more_than_run_or_may)
+{
+    struct setup s;
+
+    set_up(&s, 4, 8192, 3); /* 24 pieces, a warp each */
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert_uint_eq(seen.grid, 3);
+    s.job.n_blocks = PACK_CUDA_BLOCKS;
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert_uint_eq(seen.grid, 100);
+    s.job.max_thread_blocks = 8;
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert_uint_eq(seen.grid, 8);
+}
+END_TEST
+
+CHECK_MAIN("kernels/launch", CHECK_UNIT_S, small_slices_are_found_by_a_multiplication,
+           only_small_slices_that_are_alike_share_pieces, spans_are_the_blocks_in_order,
+           what_is_not_launched, thread_blocks_are_no_more_than_run_or_may)
