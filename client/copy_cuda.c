@@ -158,10 +158,11 @@ static kvc_status launch(struct cuda *cuda, void *stream, const struct copy_job 
         .n_slices = pack->n_slices,
         .spans = spans,
         .scratch = lane_of(cuda, stream)->scratch,
-        .max_thread_blocks = touches_host(cuda, pack) ? HOST_THREAD_BLOCKS : 0,
+        .to_host = touches_host(cuda, pack),
     };
     int error = 0;
 
+    launch.max_thread_blocks = launch.to_host ? HOST_THREAD_BLOCKS : 0;
     _Static_assert(COPY_BLOCKS_MAX == PACK_CUDA_BLOCKS && COPY_SPANS_MAX == PACK_CUDA_SPANS,
                    "a job is a launch");
     for (uint32_t i = 0; i < job->n_spans; i++) {

@@ -1,4 +1,6 @@
 /* The host half of packing on a GPU: loading, tables, launches. */
+#include <stddef.h>
+
 #include "kernels/checksum.h"
 #include "kernels/pack_cuda.h"
 #include "kernels/pack_cuda_args.h"
@@ -81,60 +83,70 @@ void pack_cuda_close(struct pack_cuda *cuda)
 
 size_t pack_cuda_table_bytes(uint32_t n_slices)
 {
-    return (n_slices + 1) * sizeof(struct pack_cuda_row);
+    return n_slices * sizeof(struct pack_cuda_row) + sizeof(struct pack_cuda_tail) +
+           (n_slices + 1) * sizeof(uint32_t);
 }
 
-/* The pieces of every slice, if all have the same number, else 0. */
-static uint32_t pieces_of_each(uint32_t n_slices, const struct pack_cuda_row *rows, uint32_t pieces)
+static size_t tail_offset(const struct pack_layout *layout)
 {
-    /* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): every layout has slices */
-    const uint32_t each = pieces / n_slices;
-
-    if (each * n_slices != pieces)
-        return 0;
-    for (uint32_t s = 0; s < n_slices; s++)
-        if (rows[s].first_piece != s * each)
-            return 0;
-    return each;
+    return layout->n_slices * sizeof(struct pack_cuda_row);
 }
 
-/* The units of every slice, if all are alike, whole units and small, else 0: they are then packed
- * without gaps, and a piece need not end where a slice does. */
-static uint32_t units_of_each(const struct pack_layout *layout, const struct pack_slice *slices)
+static const struct pack_cuda_tail *tail_of(const void *table, const struct pack_layout *layout)
+{
+    return (const void *)((const char *)table + tail_offset(layout));
+}
+
+/* The pieces of every slice, if all have the same number and a multiplication finds the slice of a
+ * piece, else 0. */
+static uint32_t pieces_of_each(uint32_t n_slices, const uint32_t *first_piece)
+{
+    const uint32_t each = first_piece[1];
+
+    for (uint32_t s = 0; s < n_slices; s++)
+        if (first_piece[s + 1] - first_piece[s] != each)
+            return 0;
+    return (uint64_t)n_slices * each * each < 1ull << 32 ? each : 0;
+}
+
+/* Whether slices are alike, whole units and small: they are then packed without gaps, and a piece
+ * need not end where a slice does. */
+static bool are_small(const struct pack_layout *layout, const struct pack_slice *slices)
 {
     const uint32_t bytes = layout->slice_bytes[0];
 
     if (bytes % CHECKSUM_UNIT != 0 || bytes >= PACK_CUDA_PIECE_BYTES)
-        return 0;
+        return false;
     for (uint32_t s = 0; s < layout->n_slices; s++)
         if (layout->slice_bytes[s] != bytes ||
             ((uintptr_t)slices[s].base | slices[s].stride) % CHECKSUM_UNIT != 0)
-            return 0;
-    return bytes / CHECKSUM_UNIT;
+            return false;
+    return true;
 }
 
 void pack_cuda_table_fill(void *table, const struct pack_layout *layout,
                           const struct pack_slice *slices)
 {
     struct pack_cuda_row *rows = table;
-    uint32_t pieces = 0;
+    struct pack_cuda_tail *tail = (void *)((char *)table + tail_offset(layout));
+
+    tail->first_piece[0] = 0;
     for (uint32_t s = 0; s < layout->n_slices; s++) {
-        uint32_t bytes = layout->slice_bytes[s];
+        const uint32_t bytes = layout->slice_bytes[s];
+
         rows[s] = (struct pack_cuda_row){
             .base = (uintptr_t)slices[s].base,
             .stride = slices[s].stride,
-            .offset = layout->slice_offsets[s],
             .key = checksum_key(s),
+            .offset = (uint32_t)(layout->slice_offsets[s] / CHECKSUM_UNIT),
             .bytes = bytes,
-            .first_piece = pieces,
         };
-        pieces += (bytes + PACK_CUDA_PIECE_BYTES - 1) / PACK_CUDA_PIECE_BYTES;
+        tail->first_piece[s + 1] =
+            tail->first_piece[s] + (bytes + PACK_CUDA_PIECE_BYTES - 1) / PACK_CUDA_PIECE_BYTES;
     }
-    rows[layout->n_slices] = (struct pack_cuda_row){
-        .stride = units_of_each(layout, slices),
-        .bytes = pieces_of_each(layout->n_slices, rows, pieces),
-        .first_piece = pieces,
-    };
+    tail->small = are_small(layout, slices);
+    tail->each = tail->small ? layout->slice_bytes[0] / CHECKSUM_UNIT
+                             : pieces_of_each(layout->n_slices, tail->first_piece);
 }
 
 size_t pack_cuda_scratch_bytes(void)
@@ -147,22 +159,24 @@ static uint32_t round_up_div(uint64_t n, uint32_t by)
     return (uint32_t)((n + by - 1) / by);
 }
 
-/* Where pieces lie: of each slice its own, or through all slices of a block. */
-static void set_pieces(struct pack_cuda_args *args, const struct pack_cuda_job *job)
+/* Where pieces lie: of each slice its own, or through all slices of a block. Returns whether the
+ * slices are small. */
+static bool set_pieces(struct pack_cuda_args *args, const struct pack_cuda_job *job)
 {
-    const struct pack_cuda_row *rows = job->table;
+    const struct pack_cuda_tail *tail = tail_of(job->table, job->layout);
     const uint32_t end = job->first_slice + job->n_slices;
-    const uint32_t units = (uint32_t)rows[job->layout->n_slices].stride;
 
+    args->rows = job->device_table;
+    args->first_piece =
+        job->device_table + tail_offset(job->layout) + offsetof(struct pack_cuda_tail, first_piece);
     args->first_slice = job->first_slice;
     args->n_slices = job->n_slices;
-    args->pieces = rows[end].first_piece - rows[job->first_slice].first_piece;
-    args->pieces_per_slice = rows[job->layout->n_slices].bytes;
-    if (units == 0)
-        return;
-    args->pieces = round_up_div((uint64_t)job->n_slices * units, PACK_CUDA_PIECE_UNITS);
-    args->units_per_slice = units;
-    args->units_inverse = units == 1 ? 0 : round_up_div(1ull << 32, units);
+    args->each = tail->each;
+    args->inverse = tail->each <= 1 ? 0 : round_up_div(1ull << 32, tail->each);
+    args->pieces = tail->small
+                       ? round_up_div((uint64_t)job->n_slices * tail->each, PACK_CUDA_SMALL_UNITS)
+                       : tail->first_piece[end] - tail->first_piece[job->first_slice];
+    return tail->small != 0;
 }
 
 static void set_blocks(struct pack_cuda_args *args, const struct pack_cuda_job *job)
@@ -189,38 +203,45 @@ static void set_blocks(struct pack_cuda_args *args, const struct pack_cuda_job *
     }
 }
 
-static uint32_t choose_grid(const struct pack_cuda_job *job, const struct pack_cuda_kernel *kernel,
-                            uint32_t pieces)
+/* How many thread blocks, and what each copies. */
+static uint32_t set_shares(struct pack_cuda_args *args, const struct pack_cuda_job *job,
+                           const struct pack_cuda_kernel *kernel)
 {
-    uint32_t grid = round_up_div((uint64_t)job->n_blocks * pieces, PACK_CUDA_THREADS / 32);
+    const uint32_t pieces = job->n_blocks * args->pieces;
+    uint32_t grid = round_up_div(pieces, PACK_CUDA_THREADS / 32);
 
     if (grid > kernel->thread_blocks)
         grid = kernel->thread_blocks;
     if (job->max_thread_blocks != 0 && grid > job->max_thread_blocks)
         grid = job->max_thread_blocks;
-    return grid != 0 ? grid : 1;
+    if (grid == 0)
+        grid = 1;
+    args->share = pieces / grid;
+    args->rest = pieces % grid;
+    return grid;
 }
 
 kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda_job *job,
                             void *stream, int *error)
 {
+    const bool summed = job->n_spans > 0 && job->spans[0].cells != 0;
+    struct pack_cuda_args args = {.to_host = job->to_host};
     const struct pack_cuda_kernel *kernel;
-    struct pack_cuda_args args = {.rows = job->device_table};
     void *parameters[] = {&args};
+    bool small;
     int rc;
 
     if (job->n_blocks > PACK_CUDA_BLOCKS || job->n_spans > PACK_CUDA_SPANS)
         return KVC_E_LIMIT;
     if (job->n_spans > 0 && job->scratch == 0)
         return KVC_E_INVALID;
-    set_pieces(&args, job);
+    small = set_pieces(&args, job);
     if (job->n_spans == 0 && job->n_blocks * args.pieces == 0)
         return KVC_OK;
     set_blocks(&args, job);
     args.scratch = job->n_spans > 0 ? job->scratch : 0;
-    kernel = &cuda->kernels[job->direction][job->n_spans > 0 && job->spans[0].cells != 0]
-                           [args.units_per_slice != 0];
-    rc = cuda->driver->launch(kernel->function, choose_grid(job, kernel, args.pieces), 1, 1,
+    kernel = &cuda->kernels[job->direction][summed][small];
+    rc = cuda->driver->launch(kernel->function, set_shares(&args, job, kernel), 1, 1,
                               PACK_CUDA_THREADS, 1, 1, 0, stream, parameters, NULL);
     if (rc != 0) {
         *error = rc;

@@ -7,17 +7,13 @@
 
 namespace {
 
-#ifndef PACK_MINB
-#define PACK_MINB 3
-#endif
-#ifndef PACK_STEPS
-#define PACK_STEPS 4
-#endif
 constexpr uint32_t lanes = 32;
-constexpr uint32_t piece_units = PACK_CUDA_PIECE_UNITS;
+constexpr uint32_t piece_units = PACK_CUDA_PIECE_BYTES / CHECKSUM_UNIT;
 
+static_assert(sizeof(struct pack_cuda_row) == 32, "two accesses");
 static_assert(sizeof(struct pack_cuda_args) <= 4096, "the parameter space of every architecture");
-static_assert(PACK_CUDA_BLOCKS <= PACK_CUDA_THREADS, "a thread for each block's sum");
+static_assert(PACK_CUDA_BLOCKS == PACK_CUDA_THREADS, "a thread for each block's sum");
+static_assert(PACK_CUDA_SPANS <= 32, "a lane for each span");
 
 struct piece {
     uint8_t *paged, *packed; /* both at the piece's start */
@@ -30,16 +26,7 @@ struct piece {
 template <uint32_t align> __device__ uint4 load_unit(const uint8_t *from)
 {
     if constexpr (align == 16) {
-#if PACK_LD == 1
-        uint4 v;
-        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-        return v;
-#elif PACK_LD == 2
-        return __ldcs((const uint4 *)from);
-#else
         return *(const uint4 *)from;
-#endif
     } else if constexpr (align == 4) {
         const uint32_t *words = (const uint32_t *)from;
         return make_uint4(words[0], words[1], words[2], words[3]);
@@ -55,11 +42,7 @@ template <uint32_t align> __device__ uint4 load_unit(const uint8_t *from)
 template <uint32_t align> __device__ void store_unit(uint8_t *to, uint4 v)
 {
     if constexpr (align == 16) {
-#if PACK_ST == 1
-        __stcs((uint4 *)to, v);
-#else
         *(uint4 *)to = v;
-#endif
     } else {
         uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -135,14 +118,18 @@ template <bool gather, bool summed> __device__ uint64_t copy_tail(const struct p
     return summed ? checksum_share(piece.key + piece.units * CHECKSUM_STEP, half[0], half[1]) : 0;
 }
 
-/* Whatever is not whole units at multiples of 16: kept apart, since it would need many registers
- * of all others. */
 template <bool gather, bool summed>
-__device__ __noinline__ uint64_t copy_odd(struct piece piece, uint32_t lane)
+__device__ uint64_t copy_piece(const struct piece &piece, uint32_t lane)
 {
-    uint64_t sum;
-    if ((uintptr_t)piece.paged % 16 == 0)
-        sum = copy_units<gather, summed, 16, 2>(piece, lane);
+    /* What is in flight a lane: as much as registers allow for three thread blocks at a time. */
+    constexpr uint32_t steps = summed ? PACK_CUDA_PIECE_ROWS / 2 : PACK_CUDA_PIECE_ROWS;
+    uint64_t sum = 0;
+    if ((uintptr_t)piece.paged % 16 == 0 && piece.units == piece_units) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < piece_units; i += steps * lanes)
+            sum += copy_rows<gather, summed, 16, steps, true>(piece, lane + i);
+    } else if ((uintptr_t)piece.paged % 16 == 0)
+        sum = copy_units<gather, summed, 16, 4>(piece, lane);
     else if ((uintptr_t)piece.paged % 4 == 0)
         sum = copy_units<gather, summed, 4, 2>(piece, lane);
     else
@@ -152,28 +139,13 @@ __device__ __noinline__ uint64_t copy_odd(struct piece piece, uint32_t lane)
     return sum;
 }
 
-template <bool gather, bool summed>
-__device__ uint64_t copy_piece(const struct piece &piece, uint32_t lane)
+/* The slice that piece number `piece` of the layout belongs to, where slices are not alike. */
+__device__ uint32_t search_slice(const uint32_t *first_piece, uint32_t low,
+                                              uint32_t high, uint32_t piece)
 {
-    if ((uintptr_t)piece.paged % 16 != 0 || piece.tail != 0)
-        return copy_odd<gather, summed>(piece, lane);
-    if (piece.units != piece_units)
-        return copy_units<gather, summed, 16, 4>(piece, lane);
-    uint64_t sum = 0;
-#pragma unroll 1
-    for (uint32_t first = lane; first < piece_units; first += PACK_STEPS * lanes)
-        sum += copy_rows<gather, summed, 16, PACK_STEPS, true>(piece, first);
-    return sum;
-}
-
-/* The slice that piece number `piece` of the layout belongs to. */
-__device__ uint32_t slice_of(const struct pack_cuda_args &args, uint32_t piece)
-{
-    const struct pack_cuda_row *rows = (const struct pack_cuda_row *)args.rows;
-    uint32_t low = args.first_slice, high = args.first_slice + args.n_slices;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
-        if (__ldg(&rows[middle].first_piece) <= piece)
+        if (__ldg(&first_piece[middle]) <= piece)
             low = middle;
         else
             high = middle;
@@ -181,37 +153,44 @@ __device__ uint32_t slice_of(const struct pack_cuda_args &args, uint32_t piece)
     return low;
 }
 
-/* Half a row of the table: base and stride, or offset and key. */
-__device__ ulonglong2 load_row(const struct pack_cuda_row *row, uint32_t half)
+/* Which of slices that are alike, counted from the job's first, something of them lies in. */
+__device__ uint32_t find_slice(const struct pack_cuda_args &args, uint32_t number)
 {
-    return __ldg((const ulonglong2 *)row + half);
+    return args.inverse != 0 ? __umulhi(number, args.inverse) : number;
+}
+
+/* A row's halves: base and stride; key, and offset and bytes. */
+__device__ ulonglong2 load_row(const struct pack_cuda_args &args, uint32_t slice, uint32_t half)
+{
+    const struct pack_cuda_row *rows = (const struct pack_cuda_row *)args.rows;
+    return __ldg((const ulonglong2 *)&rows[slice] + half);
 }
 
 /* Where piece number `at` (counted over the job's slices) of block b lies. */
 __device__ struct piece find_piece(const struct pack_cuda_args &args, uint32_t b, uint32_t at)
 {
-    const struct pack_cuda_row *rows = (const struct pack_cuda_row *)args.rows;
     uint32_t slice, number;
-    if (args.pieces_per_slice != 0) {
-        slice = args.first_slice + at / args.pieces_per_slice;
-        number = at % args.pieces_per_slice;
+    if (args.each != 0) {
+        slice = find_slice(args, at);
+        number = at - slice * args.each;
+        slice += args.first_slice;
     } else {
-        uint32_t piece = at + __ldg(&rows[args.first_slice].first_piece);
-        slice = slice_of(args, piece);
-        number = piece - __ldg(&rows[slice].first_piece);
+        const uint32_t *first_piece = (const uint32_t *)args.first_piece;
+        at += __ldg(&first_piece[args.first_slice]);
+        slice = search_slice(first_piece, args.first_slice, args.first_slice + args.n_slices, at);
+        number = at - __ldg(&first_piece[slice]);
     }
 
-    const struct pack_cuda_row *row = &rows[slice];
-    ulonglong2 paged = load_row(row, 0), packed = load_row(row, 1);
+    ulonglong2 paged = load_row(args, slice, 0), packed = load_row(args, slice, 1);
     uint32_t start = number * PACK_CUDA_PIECE_BYTES;
-    uint32_t bytes = __ldg(&row->bytes) - start;
+    uint32_t bytes = (uint32_t)(packed.y >> 32) - start;
     if (bytes > PACK_CUDA_PIECE_BYTES)
         bytes = PACK_CUDA_PIECE_BYTES;
 
     struct piece piece;
     piece.paged = (uint8_t *)(paged.x + args.ids[b] * paged.y + start);
-    piece.packed = (uint8_t *)(args.slots[b] + packed.x + start);
-    piece.key = packed.y + (uint64_t)number * piece_units * CHECKSUM_STEP;
+    piece.packed = (uint8_t *)(args.slots[b] + (uint64_t)(uint32_t)packed.y * 16 + start);
+    piece.key = packed.x + (uint64_t)number * piece_units * CHECKSUM_STEP;
     piece.units = bytes / 16;
     piece.tail = bytes % 16;
     return piece;
@@ -225,50 +204,38 @@ template <bool gather, bool summed>
 __device__ uint64_t copy_small(const struct pack_cuda_args &args, uint32_t b, uint32_t at,
                                uint32_t lane)
 {
-    constexpr uint32_t steps = PACK_CUDA_PIECE_ROWS / 2;
-    const uint32_t each = args.units_per_slice, end = args.n_slices * each;
-    const struct pack_cuda_row *rows = (const struct pack_cuda_row *)args.rows + args.first_slice;
-    uint8_t *packed = (uint8_t *)(args.slots[b] + (uint64_t)args.first_slice * each * 16);
-    uint64_t id = args.ids[b], sum = 0;
-
-#pragma unroll 1
-    for (uint32_t half = 0; half < 2; half++) {
-        uint32_t first = at * piece_units + half * steps * lanes + lane;
-        uint8_t *paged[steps];
-        uint64_t keys[steps];
-        uint4 v[steps];
+    const uint32_t end = args.n_slices * args.each;
+    const uint32_t first = at * PACK_CUDA_SMALL_UNITS + lane;
+    uint8_t *packed = (uint8_t *)(args.slots[b] + (uint64_t)args.first_slice * args.each * 16);
+    uint8_t *paged[PACK_CUDA_SMALL_ROWS];
+    uint64_t keys[PACK_CUDA_SMALL_ROWS], id = args.ids[b], sum = 0;
+    uint4 v[PACK_CUDA_SMALL_ROWS];
 
 #pragma unroll
-        for (uint32_t i = 0; i < steps; i++) {
-            uint32_t unit = first + i * lanes;
-            uint32_t slice = args.units_inverse ? __umulhi(unit, args.units_inverse) : unit;
-            if (unit < end) {
-                ulonglong2 where = load_row(&rows[slice], 0);
-                paged[i] = (uint8_t *)(where.x + id * where.y + (unit - slice * each) * 16);
-                if constexpr (summed)
-                    keys[i] =
-                        __ldg(&rows[slice].key) + (unit - slice * each) * (uint64_t)CHECKSUM_STEP;
-            }
+    for (uint32_t i = 0; i < PACK_CUDA_SMALL_ROWS; i++) {
+        uint32_t unit = first + i * lanes;
+        uint32_t slice = find_slice(args, unit), inside = unit - slice * args.each;
+        if (unit < end) {
+            ulonglong2 where = load_row(args, args.first_slice + slice, 0);
+            paged[i] = (uint8_t *)(where.x + id * where.y + inside * 16);
+            if constexpr (summed)
+                keys[i] = load_row(args, args.first_slice + slice, 1).x +
+                          inside * (uint64_t)CHECKSUM_STEP;
         }
+    }
 #pragma unroll
-        for (uint32_t i = 0; i < steps; i++)
-            if (first + i * lanes < end)
-                v[i] = *(const uint4 *)(gather ? paged[i] : packed + (first + i * lanes) * 16);
+    for (uint32_t i = 0; i < PACK_CUDA_SMALL_ROWS; i++)
+        if (first + i * lanes < end)
+            v[i] = load_unit<16>(gather ? paged[i] : packed + (first + i * lanes) * 16);
 #pragma unroll
-        for (uint32_t i = 0; i < steps; i++) {
-            if (first + i * lanes < end) {
-                *(uint4 *)(gather ? packed + (first + i * lanes) * 16 : paged[i]) = v[i];
-                if constexpr (summed)
-                    sum += share(keys[i], v[i]);
-            }
+    for (uint32_t i = 0; i < PACK_CUDA_SMALL_ROWS; i++) {
+        if (first + i * lanes < end) {
+            store_unit<16>(gather ? packed + (first + i * lanes) * 16 : paged[i], v[i]);
+            if constexpr (summed)
+                sum += share(keys[i], v[i]);
         }
     }
     return sum;
-}
-
-__device__ uint64_t *scratch_sum(const struct pack_cuda_args &args, uint32_t b)
-{
-    return ((struct pack_cuda_scratch *)args.scratch)->sums[b];
 }
 
 /* Adds a warp's sum for block b to its thread block's. */
@@ -281,112 +248,140 @@ __device__ void add_to_sum(unsigned long long *sums, uint32_t b, uint64_t sum)
         atomicAdd(&sums[b], (unsigned long long)sum);
 }
 
+__device__ void fence_device()
+{
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+__device__ void fence_system()
+{
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
 /*
- * The last thread block to have copied pieces of a span publishes it. Order: every thread's bytes
- * and sums, its block's barrier, the fence, the count; the last block's read of the count, the
- * fence, the cells, the barrier, the fence, the word. Fences are cumulative, so whoever reads the
- * word anywhere in the system with acquire sees all bytes and cells of the span.
+ * Counts this thread block's pieces, from `first` on to before `end`, in a span; whether they were
+ * its last. Of a span without pieces nothing is counted, and the first thread block has the last.
  */
-template <bool summed>
-__device__ void finish(const struct pack_cuda_args &args, uint32_t number, uint32_t copied,
-                       const unsigned long long *sums)
+__device__ bool count_pieces(const struct pack_cuda_args &args, uint32_t number, uint32_t first,
+                             uint32_t end)
 {
     struct pack_cuda_scratch *scratch = (struct pack_cuda_scratch *)args.scratch;
-    const struct pack_cuda_span_args &span = args.spans[number];
-    const uint32_t b = span.first_block + threadIdx.x;
-    __shared__ bool last;
+    const uint32_t begin = args.spans[number].first_block * args.pieces;
+    const uint32_t all = args.spans[number].n_blocks * args.pieces;
+    const uint32_t from = max(begin, first), to = min(begin + all, end);
+
+    if (all == 0)
+        return blockIdx.x == 0;
+    if (from >= to)
+        return false;
+    if (args.to_host != 0)
+        fence_system();
+    else
+        fence_device();
+    return atomicAdd(&scratch->done[number], to - from) + to - from == all;
+}
+
+/*
+ * The last thread block to have copied pieces of a span publishes it. Order: every thread's bytes
+ * and sums, its block's barrier, the fence, the count; the last block's count, the fence, the
+ * cells, the barrier, the fence of the system, the word. Fences are cumulative, so whoever reads the
+ * word anywhere in the system with acquire sees all bytes and cells of the span. A lane has a span.
+ */
+template <bool summed>
+__device__ void publish(const struct pack_cuda_args &args, uint32_t first, uint32_t end,
+                        const unsigned long long *sums)
+{
+    struct pack_cuda_scratch *scratch = (struct pack_cuda_scratch *)args.scratch;
+    const uint32_t thread = threadIdx.x;
+    __shared__ uint32_t ended; /* a bit for each span */
 
     __syncthreads();
-    if (summed && threadIdx.x < span.n_blocks && sums[b] != 0)
-        atomicAdd((unsigned long long *)scratch_sum(args, b), sums[b]);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence_system();
-        last = atomicAdd(&scratch->done[number], copied) + copied == span.n_blocks * args.pieces;
-        __threadfence();
+    if constexpr (summed) {
+        if (thread < args.n_blocks && sums[thread] != 0)
+            atomicAdd((unsigned long long *)scratch->sums[thread], sums[thread]);
+        __syncthreads();
+    }
+    if (thread < lanes) {
+        bool last = thread < args.n_spans && count_pieces(args, thread, first, end);
+        uint32_t all = __ballot_sync(0xffffffff, last);
+        if (all != 0)
+            fence_device();
+        if (thread == 0)
+            ended = all;
     }
     __syncthreads();
-    if (!last)
+    if (ended == 0)
         return;
 
-    if (summed && threadIdx.x < span.n_blocks) {
-        unsigned long long *sum = (unsigned long long *)scratch_sum(args, b);
-        ((volatile uint64_t *)span.cells)[threadIdx.x] = atomicExch(sum, 0);
+    if constexpr (summed) {
+        for (uint32_t rest = ended; rest != 0; rest &= rest - 1) {
+            const struct pack_cuda_span_args &span = args.spans[__ffs(rest) - 1];
+            if (thread < span.n_blocks)
+                ((volatile uint64_t *)span.cells)[thread] = atomicExch(
+                    (unsigned long long *)scratch->sums[span.first_block + thread], 0);
+        }
+        __syncthreads();
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        scratch->done[number] = 0;
-        __threadfence_system();
-        if (span.word != 0)
-            *(volatile uint64_t *)span.word = span.word_value;
+    if (thread < lanes && (ended >> thread & 1) != 0) {
+        scratch->done[thread] = 0;
+        fence_system();
+        if (args.spans[thread].word != 0)
+            *(volatile uint64_t *)args.spans[thread].word = args.spans[thread].word_value;
     }
 }
 
-/* Pieces from `first` on to before `end`, one after another by the warps of a thread block. */
+/* Pieces from `first` on to before `end`, one after another by the warps of a thread block, which
+ * keep their sums until the block changes. */
 template <bool gather, bool summed, bool small>
 __device__ void copy_pieces(const struct pack_cuda_args &args, uint32_t first, uint32_t end,
                             unsigned long long *sums)
 {
-    uint32_t lane = threadIdx.x % lanes;
-    uint32_t summed_block = first / args.pieces;
+    constexpr uint32_t warps = PACK_CUDA_THREADS / lanes;
+    const uint32_t lane = threadIdx.x % lanes;
+    uint32_t t = first + threadIdx.x / lanes;
+    uint32_t b = t / args.pieces, at = t - b * args.pieces;
     uint64_t sum = 0;
 
-    for (uint32_t t = first + threadIdx.x / lanes; t < end; t += PACK_CUDA_THREADS / lanes) {
-        uint32_t b = t / args.pieces, at = t - b * args.pieces;
-        if (summed && b != summed_block) {
-            add_to_sum(sums, summed_block, sum);
-            summed_block = b;
-            sum = 0;
-        }
+    for (; t < end; t += warps) {
+        uint32_t block = b;
         if constexpr (small)
             sum += copy_small<gather, summed>(args, b, at, lane);
         else
             sum += copy_piece<gather, summed>(find_piece(args, b, at), lane);
+        for (at += warps; at >= args.pieces; b++)
+            at -= args.pieces;
+        if (summed && (b != block || t + warps >= end)) {
+            add_to_sum(sums, block, sum);
+            sum = 0;
+        }
     }
-    if constexpr (summed)
-        add_to_sum(sums, summed_block, sum);
 }
 
 /*
- * A thread block copies consecutive pieces, mostly of one block: its warps keep their sums in
- * registers until the block changes, few sums meet at one address of the scratch, and few thread
- * blocks have a part in a span.
+ * A thread block copies consecutive pieces, mostly of one block: few sums meet at one address of the
+ * scratch, and few thread blocks have a part in a span.
  */
 template <bool gather, bool summed, bool small>
 __device__ void copy_job(const struct pack_cuda_args &args)
 {
     __shared__ unsigned long long sums[summed ? PACK_CUDA_BLOCKS : 1];
-    uint64_t total = (uint64_t)args.n_blocks * args.pieces;
-    uint32_t first = (uint32_t)(total * blockIdx.x / gridDim.x);
-    uint32_t end = (uint32_t)(total * (blockIdx.x + 1) / gridDim.x);
+    const uint32_t first = blockIdx.x * args.share + min(blockIdx.x, args.rest);
+    const uint32_t end = first + args.share + (blockIdx.x < args.rest);
 
     if constexpr (summed) {
-        if (threadIdx.x < args.n_blocks)
-            sums[threadIdx.x] = 0;
+        sums[threadIdx.x] = 0;
         __syncthreads();
     }
-#pragma unroll 1
-    for (uint32_t i = 0; i < max(args.n_spans, 1); i++) {
-        uint32_t from = first, to = end;
-        bool alone = false; /* a word without pieces */
-        if (args.n_spans != 0) {
-            uint32_t begin = args.spans[i].first_block * args.pieces;
-            uint32_t behind = begin + args.spans[i].n_blocks * args.pieces;
-            from = max(begin, first);
-            to = min(behind, end);
-            alone = begin == behind && blockIdx.x == 0;
-        }
-        if (from < to)
-            copy_pieces<gather, summed, small>(args, from, to, sums);
-        if (args.n_spans != 0 && (from < to || alone))
-            finish<summed>(args, i, alone ? 0 : to - from, sums);
-    }
+    if (args.pieces != 0)
+        copy_pieces<gather, summed, small>(args, first, end, sums);
+    if (args.n_spans != 0)
+        publish<summed>(args, first, end, sums);
 }
 
 } // namespace
 
 #define PACK_KERNEL(name, gather, summed, small)                                                   \
-    extern "C" __global__ void __launch_bounds__(PACK_CUDA_THREADS, PACK_MINB)                              \
+    extern "C" __global__ void __launch_bounds__(PACK_CUDA_THREADS, 3)                                         \
         name(const __grid_constant__ struct pack_cuda_args args)                                   \
     {                                                                                              \
         copy_job<gather, summed, small>(args);                                                     \

@@ -10,26 +10,32 @@
 #include "kernels/pack_cuda.h"
 
 /*
- * A piece is what one warp copies at a time: rows of 32 units of 16 bytes, one access in flight
- * a lane and row. A slice is one or more pieces, the last one may be short.
+ * A piece is what one warp copies at a time: rows of 32 units of 16 bytes, at most one access in
+ * flight a lane and row. A slice is one or more pieces, the last one may be short; where slices are
+ * small and alike, pieces are the next units of a slot, whatever slices they are of.
  */
 #define PACK_CUDA_PIECE_ROWS  8u
 #define PACK_CUDA_PIECE_BYTES (PACK_CUDA_PIECE_ROWS * 32u * 16u)
+#define PACK_CUDA_SMALL_ROWS  4u
+#define PACK_CUDA_SMALL_UNITS (PACK_CUDA_SMALL_ROWS * 32u)
 #define PACK_CUDA_THREADS     256u /* of a thread block */
-#define PACK_CUDA_PIECE_UNITS (PACK_CUDA_PIECE_BYTES / 16u)
 
-/*
- * One slice in the device table, read 16 bytes at a time. A last row behind the slices says of all
- * of them: bytes is the pieces of each, if that is the same number; stride is the units of each, if
- * pieces may run over several slices, else 0.
- */
+/* One slice in the device table: two accesses of 16 bytes. */
 struct pack_cuda_row {
     uint64_t base, stride; /* the engine's */
-    uint64_t offset;       /* in a slot */
     uint64_t key;          /* checksum_key of the slice */
+    uint32_t offset;       /* in a slot, in units of 16 bytes */
     uint32_t bytes;
-    uint32_t first_piece; /* pieces of the slices before this one */
-    uint64_t unused;
+};
+
+/*
+ * Behind the rows: how many pieces the slices before each have, and all of them. The last word says
+ * how slices are alike: the pieces of each; or its units, if they are small; or 0.
+ */
+struct pack_cuda_tail {
+    uint32_t small; /* whether `each` counts units */
+    uint32_t each;
+    uint32_t first_piece[];
 };
 
 /*
@@ -48,16 +54,21 @@ struct pack_cuda_span_args {
     uint32_t first_block, n_blocks;
 };
 
-/* The kernels' only parameter, by value: no copy has to be waited for. */
+/*
+ * The kernels' only parameter, by value: no copy has to be waited for. What would take a division
+ * is worked out by the host: a launch is over sooner than cold code is fetched.
+ */
 struct pack_cuda_args {
-    uint64_t rows;    /* of the whole layout */
-    uint64_t scratch; /* 0: no spans */
-    uint32_t n_blocks, n_spans;
+    uint64_t rows;        /* of the whole layout */
+    uint64_t first_piece; /* of the slices; not looked at when they are alike */
+    uint64_t scratch;     /* 0: no spans */
+    uint32_t share, rest; /* pieces of a thread block; the first ones have one more */
+    uint32_t pieces;      /* of one block, in these slices */
     uint32_t first_slice, n_slices;
-    uint32_t pieces;           /* of one block, in these slices */
-    uint32_t pieces_per_slice; /* the same for every slice, or 0 */
-    uint32_t units_per_slice;  /* not 0: a piece is the next units of a slot, of several slices */
-    uint32_t units_inverse;    /* 2^32 / units_per_slice, rounded up; 0 for 1 */
+    uint32_t each;    /* pieces of each slice, or units where they are small; 0: not alike */
+    uint32_t inverse; /* 2^32 / each, rounded up; 0 for 1 */
+    uint32_t n_blocks, n_spans;
+    uint32_t to_host; /* whether bytes go to memory of the host */
     struct pack_cuda_span_args spans[PACK_CUDA_SPANS];
     uint32_t ids[PACK_CUDA_BLOCKS];
     uint64_t slots[PACK_CUDA_BLOCKS];

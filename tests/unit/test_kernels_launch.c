@@ -8,6 +8,9 @@
 #include "tests/lib/check_main.h"
 
 #define STREAM ((void *)0x5)
+/* Of a gather without checksums. */
+#define LARGE ((void *)1)
+#define SMALL ((void *)2)
 
 static struct {
     struct pack_cuda_args args;
@@ -49,7 +52,7 @@ struct setup {
     uint32_t slice_bytes[64];
     uint64_t slice_offsets[64];
     struct pack_slice slices[64];
-    uint8_t table[65 * sizeof(struct pack_cuda_row)] __attribute__((aligned(16)));
+    uint8_t table[65 * 40] __attribute__((aligned(16)));
     struct pack_block blocks[PACK_CUDA_BLOCKS];
     struct pack_cuda_job job;
 };
@@ -91,49 +94,66 @@ static kvc_status launch(const struct setup *s)
 /* As the kernel does it. */
 static uint64_t find_slice(uint64_t unit)
 {
-    return seen.args.units_inverse ? unit * seen.args.units_inverse >> 32 : unit;
+    return seen.args.inverse ? unit * seen.args.inverse >> 32 : unit;
 }
 
-START_TEST(small_slices_are_found_by_a_multiplication)
+static bool finds_slices(uint64_t n_slices, uint64_t each)
 {
-    for (uint32_t units = 1; units < PACK_CUDA_PIECE_UNITS; units++) {
-        struct setup s;
+    for (uint64_t slice = 0; slice < n_slices; slice++)
+        if (find_slice(slice * each) != slice || find_slice((slice + 1) * each - 1) != slice)
+            return false;
+    return true;
+}
 
+START_TEST(slices_that_are_alike_are_found_by_a_multiplication)
+{
+    struct setup s;
+
+    for (uint32_t units = 1; units < PACK_CUDA_PIECE_BYTES / 16; units++) {
         set_up(&s, 64, units * 16, 1);
         ck_assert_int_eq(launch(&s), KVC_OK);
-        ck_assert_uint_eq(seen.args.units_per_slice, units);
+        ck_assert(seen.function == SMALL && seen.args.each == units);
         ck_assert_uint_eq(seen.args.pieces,
-                          (64 * units + PACK_CUDA_PIECE_UNITS - 1) / PACK_CUDA_PIECE_UNITS);
-        for (uint64_t slice = 0; slice < KVC_SLICES_MAX; slice++)
-            if (find_slice(slice * units) != slice || find_slice((slice + 1) * units - 1) != slice)
-                ck_abort_msg("slice %llu of %u units", (unsigned long long)slice, units);
+                          (64 * units + PACK_CUDA_SMALL_UNITS - 1) / PACK_CUDA_SMALL_UNITS);
+        ck_assert(finds_slices(KVC_SLICES_MAX, units));
     }
+    for (uint32_t pieces = 1; pieces < 8192; pieces++) {
+        set_up(&s, 64, pieces * PACK_CUDA_PIECE_BYTES, 1);
+        ck_assert_int_eq(launch(&s), KVC_OK);
+        ck_assert(seen.function == LARGE && seen.args.pieces == 64 * pieces);
+        ck_assert(seen.args.each == pieces && finds_slices(64, pieces));
+    }
+    set_up(&s, 64, 8192 * PACK_CUDA_PIECE_BYTES, 1); /* too large for it, so they are searched */
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert(seen.args.each == 0 && seen.args.pieces == 64 * 8192);
+    ck_assert_uint_eq(seen.args.first_piece,
+                      0x9000 + 64 * sizeof(struct pack_cuda_row) + sizeof(struct pack_cuda_tail));
 }
 END_TEST
+
+static bool is_small(struct setup *s)
+{
+    pack_cuda_table_fill(s->table, &s->layout, s->slices);
+    ck_assert_int_eq(launch(s), KVC_OK);
+    return seen.function == SMALL;
+}
 
 START_TEST(only_small_slices_that_are_alike_share_pieces)
 {
     struct setup s;
 
+    set_up(&s, 8, PACK_CUDA_PIECE_BYTES - 16, 1);
+    ck_assert(is_small(&s));
     set_up(&s, 8, PACK_CUDA_PIECE_BYTES, 1);
-    ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert(seen.args.units_per_slice == 0 && seen.args.pieces_per_slice == 1);
-
+    ck_assert(!is_small(&s));
     set_up(&s, 8, 1000, 1); /* not whole units */
-    ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert_uint_eq(seen.args.units_per_slice, 0);
-
+    ck_assert(!is_small(&s));
     set_up(&s, 8, 576, 1);
     s.slices[3].base += 8;
-    pack_cuda_table_fill(s.table, &s.layout, s.slices);
-    ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert_uint_eq(seen.args.units_per_slice, 0);
-
+    ck_assert(!is_small(&s));
     set_up(&s, 8, 576, 1);
     s.slices[7].stride += 4;
-    pack_cuda_table_fill(s.table, &s.layout, s.slices);
-    ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert_uint_eq(seen.args.units_per_slice, 0);
+    ck_assert(!is_small(&s));
 }
 END_TEST
 
@@ -208,6 +228,6 @@ START_TEST(thread_blocks_are_no_more_than_run_or_may)
 }
 END_TEST
 
-CHECK_MAIN("kernels/launch", CHECK_UNIT_S, small_slices_are_found_by_a_multiplication,
+CHECK_MAIN("kernels/launch", CHECK_UNIT_S, slices_that_are_alike_are_found_by_a_multiplication,
            only_small_slices_that_are_alike_share_pieces, spans_are_the_blocks_in_order,
            what_is_not_launched, thread_blocks_are_no_more_than_run_or_may)

@@ -381,7 +381,7 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
 
         for (uint32_t s = args->first_slice; s < args->first_slice + args->n_slices; s++) {
             uint8_t *paged = (uint8_t *)(uintptr_t)(rows[s].base + args->ids[b] * rows[s].stride);
-            uint8_t *packed = (uint8_t *)(uintptr_t)(args->slots[b] + rows[s].offset);
+            uint8_t *packed = (uint8_t *)(uintptr_t)(args->slots[b] + rows[s].offset * 16ull);
 
             sum +=
                 gather ? copy_slice(packed, paged, &rows[s]) : copy_slice(paged, packed, &rows[s]);
