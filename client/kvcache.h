@@ -291,7 +291,11 @@ typedef struct kvc_load_args {
  * one last; judging that compares, and until then valid[] says only that the copy was made. Without
  * sums nothing is compared.
  *
- * Of a part that the daemon copies: KVC_E_DEADLINE says that the bytes did not come within load_ms,
+ * Of a part that the daemon copies it returns when the bytes are there. No stream is made to wait
+ * for the daemon: one that waits for an event which a process has recorded that is killed before
+ * the event waits for ever, whatever is done with the event (driver 580).
+ *
+ * Of such a part KVC_E_DEADLINE says that the bytes did not come within load_ms,
  * that the load was cancelled and that nothing writes to the destinations any more. KVC_E_BUSY (the
  * daemon did not even answer to that) and KVC_E_DISCONNECTED or KVC_E_PROTOCOL (it may not know
  * yet) leave a copy that may still run: destinations must not be reused before kvc_suspend, or
