@@ -158,11 +158,11 @@ static kvc_status launch(struct cuda *cuda, void *stream, const struct copy_job 
         .n_slices = pack->n_slices,
         .spans = spans,
         .scratch = lane_of(cuda, stream)->scratch,
-        .to_host = touches_host(cuda, pack),
+        .max_thread_blocks = touches_host(cuda, pack) ? HOST_THREAD_BLOCKS : 0,
     };
     int error = 0;
 
-    launch.max_thread_blocks = launch.to_host ? HOST_THREAD_BLOCKS : 0;
+    launch.far = launch.max_thread_blocks != 0 || cuda->reaches_peers;
     _Static_assert(COPY_BLOCKS_MAX == PACK_CUDA_BLOCKS && COPY_SPANS_MAX == PACK_CUDA_SPANS,
                    "a job is a launch");
     for (uint32_t i = 0; i < job->n_spans; i++) {

@@ -214,6 +214,15 @@ static int map_handle(const struct cuda *cuda, uint8_t *at, uint64_t bytes, uint
     return error;
 }
 
+static void note_place(struct cuda *cuda, const uint8_t *at)
+{
+    int ordinal = -1;
+
+    if (cuda->driver.pointer_attribute(&ordinal, CUDA_POINTER_DEVICE_ORDINAL, (uintptr_t)at) != 0 ||
+        ordinal != cuda->ordinal)
+        cuda->reaches_peers = true;
+}
+
 kvc_status cuda_map(struct cuda *cuda, uint8_t *at, uint64_t bytes, int fd, bool writable)
 {
     uint64_t handle = 0;
@@ -226,6 +235,8 @@ kvc_status cuda_map(struct cuda *cuda, uint8_t *at, uint64_t bytes, int fd, bool
     if (error == 0) {
         error = map_handle(cuda, at, bytes, handle, writable);
         (void)cuda->driver.vmm_release(handle); /* the mapping keeps the memory */
+        if (error == 0)
+            note_place(cuda, at);
     }
     cuda_leave(cuda);
     return error == 0 ? KVC_OK : KVC_E_MAP;
@@ -257,6 +268,8 @@ kvc_status cuda_open_handle(struct cuda *cuda, const uint8_t handle[CUDA_IPC_BYT
         (void)cuda->driver.ipc_close(address);
         error = CUDA_NOT_SUPPORTED;
     }
+    if (error == 0)
+        note_place(cuda, (const uint8_t *)(uintptr_t)address);
     cuda_leave(cuda);
     if (error != 0)
         return KVC_E_MAP;

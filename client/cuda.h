@@ -44,6 +44,7 @@ struct cuda {
     uint64_t host_base, host_bytes; /* of the daemon's host memory here */
     uint64_t page;                  /* the completion page; 0: none */
     uint64_t gates;                 /* numbers that were written into gates */
+    bool reaches_peers;             /* memory of another GPU has been mapped */
 };
 
 /* KVC_E_NO_DEVICE, KVC_E_UNSUPPORTED or KVC_E_DEVICE with a sentence in why. */

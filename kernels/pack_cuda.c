@@ -225,7 +225,7 @@ kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda
                             void *stream, int *error)
 {
     const bool summed = job->n_spans > 0 && job->spans[0].cells != 0;
-    struct pack_cuda_args args = {.to_host = job->to_host};
+    struct pack_cuda_args args = {.far = job->far};
     const struct pack_cuda_kernel *kernel;
     void *parameters[] = {&args};
     bool small;

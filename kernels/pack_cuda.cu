@@ -274,7 +274,7 @@ __device__ bool count_pieces(const struct pack_cuda_args &args, uint32_t number,
         return blockIdx.x == 0;
     if (from >= to)
         return false;
-    if (args.to_host != 0)
+    if (args.far != 0)
         fence_system();
     else
         fence_device();

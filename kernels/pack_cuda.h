@@ -95,8 +95,8 @@ struct pack_cuda_job {
     const struct pack_cuda_span *spans; /* all blocks, in order; or none: no cells, no words */
     uint32_t n_spans;                   /* at most PACK_CUDA_SPANS */
     uint64_t scratch;                   /* device address; needed for spans */
-    bool to_host;                       /* whether any byte goes to memory of the host */
-    uint32_t max_thread_blocks;         /* 0: as many as run at a time */
+    bool far;                   /* whether any byte may go to other memory than this GPU's own */
+    uint32_t max_thread_blocks; /* 0: as many as run at a time */
 };
 
 /*

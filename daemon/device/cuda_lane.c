@@ -122,7 +122,7 @@ kvc_status cuda_lane_job(struct device_lane *lane, const struct device_loan *loa
         .spans = &span,
         .n_spans = job->cells != NULL && job->n_blocks > 0,
         .scratch = lane->scratch,
-        .to_host = touches_host,
+        .far = touches_host || lane->cuda->n_gpus > 1,
         .max_thread_blocks = limit_of(lane, touches_host),
     };
     kvc_status status = device_cuda_enter(lane->cuda, lane->gpu);
