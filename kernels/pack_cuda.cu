@@ -80,14 +80,18 @@ __device__ uint64_t copy_rows(const struct piece &piece, uint32_t first)
         if (full || unit < piece.units)
             v[i] = load_unit<gather ? align : 16>(from + unit * 16);
     }
-    uint64_t sum = 0;
+    uint64_t sum = 0, key = piece.key + first * CHECKSUM_STEP;
 #pragma unroll
     for (uint32_t i = 0; i < steps; i++) {
         uint32_t unit = first + i * lanes;
         if (full || unit < piece.units) {
             store_unit<gather ? 16 : align>(to + unit * 16, v[i]);
-            if constexpr (summed)
-                sum += share(piece.key + unit * CHECKSUM_STEP, v[i]);
+            if constexpr (summed) {
+                sum += share(key, v[i]);
+                key += lanes * CHECKSUM_STEP;
+                /* One after another: all keys at once would take registers for the data. */
+                asm volatile("" : "+l"(key), "+l"(sum));
+            }
         }
     }
     return sum;
@@ -121,14 +125,10 @@ template <bool gather, bool summed> __device__ uint64_t copy_tail(const struct p
 template <bool gather, bool summed>
 __device__ uint64_t copy_piece(const struct piece &piece, uint32_t lane)
 {
-    /* What is in flight a lane: as much as registers allow for three thread blocks at a time. */
-    constexpr uint32_t steps = summed ? PACK_CUDA_PIECE_ROWS / 2 : PACK_CUDA_PIECE_ROWS;
-    uint64_t sum = 0;
-    if ((uintptr_t)piece.paged % 16 == 0 && piece.units == piece_units) {
-#pragma unroll 1
-        for (uint32_t i = 0; i < piece_units; i += steps * lanes)
-            sum += copy_rows<gather, summed, 16, steps, true>(piece, lane + i);
-    } else if ((uintptr_t)piece.paged % 16 == 0)
+    uint64_t sum;
+    if ((uintptr_t)piece.paged % 16 == 0 && piece.units == piece_units)
+        sum = copy_rows<gather, summed, 16, PACK_CUDA_PIECE_ROWS, true>(piece, lane);
+    else if ((uintptr_t)piece.paged % 16 == 0)
         sum = copy_units<gather, summed, 16, 4>(piece, lane);
     else if ((uintptr_t)piece.paged % 4 == 0)
         sum = copy_units<gather, summed, 4, 2>(piece, lane);
@@ -338,22 +338,23 @@ __device__ void copy_pieces(const struct pack_cuda_args &args, uint32_t first, u
 {
     constexpr uint32_t warps = PACK_CUDA_THREADS / lanes;
     const uint32_t lane = threadIdx.x % lanes;
-    uint32_t t = first + threadIdx.x / lanes;
-    uint32_t b = t / args.pieces, at = t - b * args.pieces;
+    uint32_t b = (first + threadIdx.x / lanes) / args.pieces;
+    uint32_t at = first + threadIdx.x / lanes - b * args.pieces;
+    int32_t left = (int32_t)(end - first - threadIdx.x / lanes);
     uint64_t sum = 0;
 
-    for (; t < end; t += warps) {
-        uint32_t block = b;
+    for (; left > 0; left -= warps) {
         if constexpr (small)
             sum += copy_small<gather, summed>(args, b, at, lane);
         else
             sum += copy_piece<gather, summed>(find_piece(args, b, at), lane);
-        for (at += warps; at >= args.pieces; b++)
-            at -= args.pieces;
-        if (summed && (b != block || t + warps >= end)) {
-            add_to_sum(sums, block, sum);
+        at += warps;
+        if (summed && (at >= args.pieces || left <= (int32_t)warps)) {
+            add_to_sum(sums, b, sum);
             sum = 0;
         }
+        for (; at >= args.pieces; b++)
+            at -= args.pieces;
     }
 }
 
