@@ -74,7 +74,7 @@ class Packer:
         self.original = [c.clone() for c in self.cache]
         kept = fresh_keys(n)
         self.client.save(self.part, kept, range(n)).wait(MS)
-        self.lease = self.client.lookup(self.part, kept)
+        self.lease = self.client.lookup(self.part, kept, ms=600000)
         assert self.lease.blocks == n
 
     def end(self):
