@@ -12,7 +12,7 @@ measured.
 
     bench_peer.py [COPIES [COPIES BY VIEWS]]
 
-KVC_UCX names the daemons' libucp, where it is not the system's.
+KVC_UCX names the daemons' libucp, where it is not the system's; or several, with commas between.
 """
 
 import contextlib
@@ -275,7 +275,7 @@ def sides():
 
 
 @contextlib.contextmanager
-def hosts(transfer, a, b):
+def hosts(transfer, library, a, b):
     """Two daemons, each with a side as its worker; the asker."""
     port = 21000 + os.getpid() % 10000
     room = "64M" if kit.REHEARSE else "640M"
@@ -287,8 +287,7 @@ def hosts(transfer, a, b):
         )
         for arguments, name in zip(own, out.stdout.split()):
             arguments += ["--gpus", name]
-    if "KVC_UCX" in os.environ:
-        own = [arguments + ["--ucx", os.environ["KVC_UCX"]] for arguments in own]
+    own = [arguments + ["--ucx", library] for arguments in own]
     os.environ["UCX_TLS"] = "tcp"  # no memory that two hosts would not share
     try:
         with kit.several(
@@ -300,7 +299,7 @@ def hosts(transfer, a, b):
                 daemon.wait_for("memory is populated")
             a.call("connect", daemons[0].socket, 0)
             b.call("connect", daemons[1].socket, MS)
-            say(f"two daemons are up, transfer = {transfer}")
+            say(f"two daemons are up, transfer = {transfer}, {library}")
             yield daemons[1]
             a.call("disconnect")
             b.call("disconnect")
@@ -384,14 +383,16 @@ def bare(b):
 def main():
     copies = [int(word) for word in sys.argv[1:]] or [60 if kit.REHEARSE else 1000]
     say("starts")
+    libraries = os.environ.get("KVC_UCX", "libucp.so.0").split(",")
     a, b = sides()
     with kit.several(a, b):
         say(b.call("machine"))
-        with hosts("exact", a, b) as asker:
-            measure(asker, a, b, copies[0])
+        for library in libraries:
+            with hosts("exact", library, a, b) as asker:
+                measure(asker, a, b, copies[0])
         bare(b)
         nixl(a, b, copies[0])
-        with hosts("views", a, b) as asker:
+        with hosts("views", libraries[0], a, b) as asker:
             measure(asker, a, b, copies[-1])
 
 
