@@ -293,12 +293,30 @@ static void mark_populated(struct device_slab *slab, uint32_t extent, uint64_t o
             atomic_fetch_or(&e->populated[unit / 64], 1ull << unit % 64);
 }
 
+/* How many of the bytes are of units that are there, or of units that are not, like the first. */
+static uint64_t run_of(const struct host_extent *e, uint64_t offset, uint64_t bytes)
+{
+    const bool there = is_populated(e, offset / UNIT_BYTES);
+    uint64_t at = offset;
+
+    while (at < offset + bytes && is_populated(e, at / UNIT_BYTES) == there)
+        at = (at / UNIT_BYTES + 1) * UNIT_BYTES;
+    return at < offset + bytes ? at - offset : bytes;
+}
+
+/* What copies have made already is left: to make huge pages of that would be to copy it. */
 static int populate(struct device_slab *slab, uint32_t extent, uint64_t offset, uint64_t bytes)
 {
-    int error;
+    const struct host_extent *e = extent_of(slab, extent);
+    int error = 0;
 
-    make_huge_pages(slab, extent, offset, bytes);
-    error = make_pages(slab, extent, offset, bytes);
+    for (uint64_t at = offset, n; at < offset + bytes && !error; at += n) {
+        n = run_of(e, at, offset + bytes - at);
+        if (is_populated(e, at / UNIT_BYTES))
+            continue;
+        make_huge_pages(slab, extent, at, n);
+        error = make_pages(slab, extent, at, n);
+    }
     if (!error)
         mark_populated(slab, extent, offset, bytes);
     return error;
@@ -350,8 +368,8 @@ static kvc_status host_extent_renew(struct device_slab *slab, uint32_t extent)
 }
 
 /*
- * Pages that a copy comes to before populate does are made as populate makes them: whole units,
- * which then are huge pages that nobody has to copy together later.
+ * What a copy comes to before populate does: the whole unit, so that populate can leave it alone.
+ * But without huge pages, for which the kernel waits until every processor has been asked.
  */
 static int ensure_units(struct device_slab *slab, uint32_t extent, uint64_t offset, uint64_t bytes)
 {
@@ -360,9 +378,13 @@ static int ensure_units(struct device_slab *slab, uint32_t extent, uint64_t offs
     for (uint64_t unit = offset / UNIT_BYTES; unit * UNIT_BYTES < offset + bytes && !error;
          unit++) {
         const uint64_t first = unit * UNIT_BYTES, left = slab->extent_bytes - first;
+        const uint64_t n = left < UNIT_BYTES ? left : UNIT_BYTES;
 
-        if (!is_populated(extent_of(slab, extent), unit))
-            error = populate(slab, extent, first, left < UNIT_BYTES ? left : UNIT_BYTES);
+        if (is_populated(extent_of(slab, extent), unit))
+            continue;
+        error = make_pages(slab, extent, first, n);
+        if (!error)
+            mark_populated(slab, extent, first, n);
     }
     return error;
 }
