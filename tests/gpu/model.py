@@ -6,6 +6,9 @@ are one contiguous piece each.
 """
 
 import dataclasses
+import math
+import mmap
+import os
 
 import torch
 import torch.nn.functional as F
@@ -54,15 +57,28 @@ class Model:
             for _ in range(s.layers)
         ]
         self.ones = torch.ones(s.hidden, dtype=torch.bfloat16, device=device)
-        self.cache = [
-            torch.zeros(2, blocks, TOKENS, s.kv_heads, s.head, dtype=torch.bfloat16, device=device)
-            for _ in range(s.layers)
-        ]
+        layer = (2, blocks, TOKENS, s.kv_heads, s.head)
+        self.shared = None  # the cache's file and its mapping, which a daemon may map too
+        if str(device) == "cpu":
+            self.cache = self._in_a_file(s.layers, layer)
+        else:
+            self.cache = [
+                torch.zeros(layer, dtype=torch.bfloat16, device=device) for _ in range(s.layers)]
         half = torch.arange(0, s.head, 2, device=device, dtype=torch.float32) / s.head
         angles = torch.outer(
             torch.arange(blocks * TOKENS, device=device, dtype=torch.float32), 10000.0**-half
         )
         self.cos, self.sin = angles.cos().bfloat16(), angles.sin().bfloat16()
+
+    def _in_a_file(self, layers, layer):
+        size = -(-2 * math.prod(layer) // mmap.PAGESIZE) * mmap.PAGESIZE
+        fd = os.memfd_create("cache", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, layers * size)
+        mapping = mmap.mmap(fd, layers * size)
+        self.shared = fd, mapping
+        return [
+            torch.frombuffer(mapping, dtype=torch.bfloat16, count=math.prod(layer), offset=i * size)
+            .view(layer) for i in range(layers)]
 
     def _rotate(self, x, positions):
         """x: [..., tokens, heads, size]; positions: [..., tokens]."""

@@ -32,13 +32,23 @@ class Kvcached:
         try:
             self.part = self.client.register_tensors(
                 Namespace(model=name), engine.model.cache, block_axis=1, block_tokens=16,
-                copy=Copy.DAEMON if self.by_daemon else Copy.WORKER)
+                copy=Copy.DAEMON if self.by_daemon else Copy.WORKER,
+                memories=self._memories(engine.model))
         except KvcacheError as why:
             self.client.close()
             raise Waived(f"kvcached {copy}: {why}") from None
         self.dropped, self.saves = 0, {}
         self.side = None if kit.REHEARSE else engine.torch.cuda.Stream()
         self.loaded = [0, 0]  # blocks, of the GPU tier and of the host tier
+
+    def _memories(self, model):
+        """Of a rehearsal, for a daemon that copies."""
+        if not self.by_daemon or model.shared is None:
+            return ()
+        from kvcache_client import Memory
+
+        fd, mapping = model.shared
+        return [Memory(fd, model.cache[0].data_ptr(), len(mapping))]
 
     def close(self):
         self.client.close()
