@@ -230,8 +230,9 @@ class Engine:
         core = self.engine.engine_core.engine_core
         connector = getattr(core.scheduler, "connector", None)
         said = {}
-        for side in ("_scheduler", "_worker"):
-            said.update(getattr(getattr(connector, side, None), "counts", {}))
+        scheduler = getattr(connector, "_scheduler", None)
+        if hasattr(scheduler, "break_even"):
+            said = {**scheduler.counts, **scheduler.break_even.figures()}
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
         if has_kv_transfer_group():
