@@ -1,9 +1,6 @@
 /* Blocks that are only on a GPU, which no transport reaches: by host memory. */
 #ifdef KVC_UCX
 
-#include <unistd.h>
-
-#include "daemon/base/fault.h"
 #include "daemon/peer/serve.h"
 
 bool service_is_wanted(const struct service *s)
@@ -39,8 +36,6 @@ static void stage_cb(uv_work_t *work)
     uint32_t begun = 0;
     kvc_status settled;
 
-    while (fault_fires("peer.stage_late"))
-        usleep(1000);
     for (uint32_t i = 0, n; i < s->n && s->status == KVC_OK; i += n) {
         n = 1;
         if (!(s->staged & 1ull << i))
