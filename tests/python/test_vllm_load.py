@@ -52,7 +52,7 @@ class UnderLoad(Case):
     def killed(self, daemon, **how):
         """Killed, and started again, and both once more, in the middle."""
         load = self.load(daemon, extra={"log_s": 0.001, "connect_ms": 100, "retry_s": 0.01}, **how)
-        load.add(prompts(3 * N))
+        load.add(prompts(2 * N))
 
         def happens(at):
             if at in (20, 60):
@@ -64,7 +64,7 @@ class UnderLoad(Case):
 
         with self.assertLogs("kvcache_client.vllm", "INFO") as said:
             load.run(happens)
-        self.ended(load, 3 * N)
+        self.ended(load, 2 * N)
         self.assertGreater(load.hits, 0)
         line = [text for text in said.output if "scheduler_lookups=" in text][-1]
         self.assertIn("scheduler_daemon_losses=2", line)

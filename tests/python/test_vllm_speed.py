@@ -61,6 +61,20 @@ class Speed(Case):
         self.assertGreater(stats["scheduler_now_load_tokens_s_gpu"], 0)
         self.assertIn("scheduler_now_break_even_tokens_host", stats)
 
+    def test_a_daemon_that_starts_last_is_measured_then(self):
+        daemon = self.daemon()
+        daemon.stop()
+        engine = self.engine(daemon, extra={"connect_ms": 50}, ranks=2)
+        side = engine.scheduler._scheduler.break_even
+        self.assertEqual(side.cost.fixed, 0)
+        daemon.start()
+
+        def measured():
+            engine.serve(Request(prompt(9)))
+            return side.cost.fixed > 0 and side.cost.gpu > 0
+
+        support.until(measured, "never measured")
+
     def test_figures_of_now_are_not_added_up(self):
         engine = self.engine(self.daemon())
         self.measured(engine, a_token=1e-6, fixed=20e-6, prefill=2e-6)

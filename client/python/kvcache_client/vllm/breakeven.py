@@ -25,6 +25,13 @@ class LoadCost:
     host: float = 0.0
 
 
+def slowest(costs: Sequence[LoadCost]) -> Optional[LoadCost]:
+    """Of ranks, which wait for each other."""
+    if not costs:
+        return None
+    return LoadCost(*(max(getattr(c, f.name) for c in costs) for f in dataclasses.fields(LoadCost)))
+
+
 class BreakEven:
     """override: this many tokens, whatever was measured. Until prefill has been measured every load
     pays."""
@@ -36,10 +43,7 @@ class BreakEven:
         self._compute = 0.0  # seconds a token
 
     def ranks(self, costs: Sequence[LoadCost]) -> None:
-        """The slowest rank decides."""
-        self.cost = LoadCost(
-            *(max((getattr(c, f.name) for c in costs), default=0.0)
-              for f in dataclasses.fields(LoadCost)))
+        self.cost = slowest(costs) or self.cost
 
     def computed(self, samples: Sequence[Tuple[int, float]]) -> None:
         """Forward passes: their tokens and seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional, Tuple
 
-from .breakeven import LoadCost
+from .breakeven import LoadCost, slowest
 
 #: Block ids of one group; None: the group has no such block (vLLM's null block).
 Ids = List[Optional[int]]
@@ -67,16 +67,18 @@ class StepOrders:
 @dataclasses.dataclass
 class StepReport:
     """adopted: of each request, how many ranks have a lease of their own (or need none). passes:
-    tokens and seconds of forward passes."""
+    tokens and seconds of forward passes. cost: where it was measured after the start."""
 
     adopted: Dict[str, int] = dataclasses.field(default_factory=dict)
     passes: List[Tuple[int, float]] = dataclasses.field(default_factory=list)
+    cost: Optional[LoadCost] = None
 
     def __bool__(self) -> bool:
-        return bool(self.adopted or self.passes)
+        return bool(self.adopted or self.passes or self.cost)
 
     def add(self, other: "StepReport") -> "StepReport":
         self.passes += other.passes
+        self.cost = slowest([c for c in (self.cost, other.cost) if c is not None])
         for request, n in other.adopted.items():
             self.adopted[request] = self.adopted.get(request, 0) + n
         return self

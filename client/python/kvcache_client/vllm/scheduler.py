@@ -375,6 +375,7 @@ class SchedulerSide:
                 hit = [i for ids in state.blocks for i, b in enumerate(ids) if b in bad]
                 state.saved = min([state.saved, *hit])
         if report:
+            self.break_even.ranks([report.cost] if report.cost else [])
             self.break_even.computed(report.passes)
         for request, n in (report.adopted if report else {}).items():
             if request in self._handed:

@@ -82,6 +82,7 @@ class WorkerSide:
         self._done: Set[str] = set()
         self._invalid: Set[int] = set()
         self._report = StepReport()
+        self._copies = self._streams.copy_seconds() if self.groups else (0.0, 0.0)
         self._cost = LoadCost()
         self._timing: Optional[Tuple[int, Timer]] = None  # a forward pass; its tokens
         self._timed, self._running = 0, False
@@ -109,7 +110,7 @@ class WorkerSide:
     def _register(self, client: Client) -> None:
         self._host_only = client.statistics()["tiers.gpu.bytes"] == 0
         if not self._cost.fixed:
-            self._cost = self._measure(client)
+            self._cost = self._report.cost = self._measure(client)
         if self._parts:
             return
         self._parts = [
@@ -131,7 +132,7 @@ class WorkerSide:
             took.append(time.perf_counter() - at)
         full = [g for g in self.groups if g.info.rule == Rule.FULL] or self.groups
         a_token = sum(sum(s.bytes for s in g.slices) / g.info.block_tokens for g in full)
-        near, far = self._streams.copy_seconds()
+        near, far = self._copies
         return LoadCost(3 * sorted(took)[PINGS // 2], near * a_token, far * a_token)
 
     def close(self) -> None:
