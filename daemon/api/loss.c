@@ -18,20 +18,13 @@ static void lost(void *arg)
     uv_async_send(&loss->found);
 }
 
-/* Extents of a GPU lie side by side. */
 static void give_up(struct loss *loss, uint32_t gpu)
 {
     const struct api *api = loss->api;
-    const struct device_slab *slab = tier_slab(api->tiers[TIER_GPU]);
-    uint32_t first = 0, end;
+    uint32_t first, n;
 
-    if (slab->ops->extent_gpu == NULL)
-        return;
-    while (first < slab->n_extents && slab->ops->extent_gpu(slab, first) != gpu)
-        first++;
-    for (end = first; end < slab->n_extents && slab->ops->extent_gpu(slab, end) == gpu;)
-        end++;
-    store_fail_extents(api->store, TIER_GPU, first, end - first);
+    tier_on_gpu(api->tiers[TIER_GPU], gpu, &first, &n);
+    store_fail_extents(api->store, TIER_GPU, first, n);
 }
 
 static void found_cb(uv_async_t *async)

@@ -291,12 +291,17 @@ static kvc_status check_hello(const struct session *s, const struct msg_hello *h
 static void find_gpu(struct session *s, const struct owner_identity *identity)
 {
     const struct device *device = s->api->config.device;
+    uint32_t first, n;
 
     for (uint32_t i = 0; i < device->n_gpus && identity->n_devices > 0 && !s->has_gpu; i++) {
         s->has_gpu = memcmp(device->gpus[i].uuid, identity->devices[0], KVC_UUID_BYTES) == 0;
         s->gpu = i;
     }
     s->copies.gpu = s->has_gpu ? s->gpu : 0;
+    if (!s->has_gpu || s->api->tiers[TIER_GPU] == NULL)
+        return;
+    tier_on_gpu(s->api->tiers[TIER_GPU], s->gpu, &first, &n);
+    (void)store_owner_near(s->owner, first, n); /* it only says where it would rather be */
 }
 
 static void watch_devices(struct session *s, const struct owner_identity *identity)

@@ -92,13 +92,20 @@ static void describe_slot(const struct save *save, const struct admission_entry 
     record->flags = 0;
 }
 
-/* The daemon itself reaches every extent. */
-static uint64_t *const anywhere[TIER_COUNT];
-
-/* A host slot, where one is wanted first, is no part of a run of the other tier's. */
+/*
+ * A host slot, where one is wanted first, is no part of a run of the other tier's. The daemon
+ * itself reaches every extent.
+ */
 static enum room take_room(const struct save *save, struct admission_entry *entry,
                            enum tier_kind *tier, uint32_t *slot)
 {
+    const struct owner *owner = save->owner;
+    const struct room_place place = {
+        .mapped = {save->by_daemon ? NULL : owner->mapped[TIER_GPU],
+                   save->by_daemon ? NULL : owner->mapped[TIER_HOST]},
+        .near = save->by_daemon ? owner->near : owner->near_mapped,
+    };
+
     if (save->place != STORE_PLACE_GPU_FIRST) {
         *tier = TIER_HOST;
         entry->over = false;
@@ -107,8 +114,7 @@ static enum room take_room(const struct save *save, struct admission_entry *entr
         if (save->place == STORE_PLACE_HOST_ONLY)
             return ROOM_NONE;
     }
-    return room_take(entry->partition, save->by_daemon ? anywhere : save->owner->mapped,
-                     &entry->over, tier, slot);
+    return room_take(entry->partition, &place, &entry->over, tier, slot);
 }
 
 static enum room assign(struct store *store, struct save *save, struct admission_entry *entry,

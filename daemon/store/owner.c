@@ -139,12 +139,29 @@ static kvc_status make_bitmaps(struct owner *owner)
     return KVC_OK;
 }
 
+kvc_status store_owner_near(struct owner *owner, uint32_t first, uint32_t n)
+{
+    uint32_t extents = table_header(owner->store->table)->tiers[TIER_GPU].extents;
+
+    assert(!owner->near && first <= extents && n <= extents - first);
+    if (n == extents)
+        return KVC_OK;
+    owner->near = mem_array(2ul * (extents / 64 + 1), sizeof(uint64_t));
+    if (!owner->near)
+        return KVC_E_NO_MEMORY;
+    owner->near_mapped = owner->near + extents / 64 + 1;
+    for (uint32_t i = first; i < first + n; i++)
+        owner->near[i / 64] |= 1ull << i % 64;
+    return KVC_OK;
+}
+
 /* What owner_destroy frees, and nothing of what it has done. */
 static void free_memory(struct owner *owner)
 {
     page_destroy(owner->page);
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         mem_free(owner->mapped[tier]);
+    mem_free(owner->near);
     handles_free(&owner->requests);
     mem_free(owner);
 }

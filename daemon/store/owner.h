@@ -23,6 +23,8 @@ struct owner {
     uint64_t *held[TIER_COUNT];   /* it may have mapped it, acknowledged or not */
     uint64_t *told[TIER_COUNT];   /* of held: it is to unmap it */
     uint64_t *untold[TIER_COUNT]; /* of told: the notice is due */
+    uint64_t *near;               /* of the gpu tier: on its own GPU; NULL: it makes no difference */
+    uint64_t *near_mapped;        /* of them: mapped */
     uint32_t n_told;
     bool withdrawn, granted; /* notices are due */
     bool overdue;            /* it was told long ago and has not answered */

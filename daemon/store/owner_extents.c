@@ -83,6 +83,13 @@ bool store_owner_holds(const struct owner *owner, uint32_t extent)
     return exists(owner, tier, index) && bit(owner->held[tier], index);
 }
 
+static void set_mapped(struct owner *owner, enum tier_kind tier, uint32_t index, bool mapped)
+{
+    set_bit(owner->mapped[tier], index, mapped);
+    if (tier == TIER_GPU && owner->near && bit(owner->near, index))
+        set_bit(owner->near_mapped, index, mapped);
+}
+
 kvc_status store_owner_mapped(struct store *store, struct owner *owner, uint32_t extent)
 {
     enum tier_kind tier = extent >> 31;
@@ -93,7 +100,7 @@ kvc_status store_owner_mapped(struct store *store, struct owner *owner, uint32_t
         set_bit(owner->held[tier], index, true);
         /* Who was told to unmap it does so after this. */
         if (!bit(owner->told[tier], index))
-            set_bit(owner->mapped[tier], index, true);
+            set_mapped(owner, tier, index, true);
         return KVC_OK;
     }
     return KVC_E_DENIED;
@@ -106,7 +113,7 @@ kvc_status store_owner_unmapped(struct store *store, struct owner *owner, uint32
 
     if (!exists(owner, tier, index))
         return KVC_E_INVALID;
-    set_bit(owner->mapped[tier], index, false);
+    set_mapped(owner, tier, index, false);
     set_bit(owner->held[tier], index, false);
     if (bit(owner->told[tier], index)) {
         set_bit(owner->told[tier], index, false);
@@ -133,7 +140,7 @@ bool owner_extent_held(struct store *store, enum tier_kind tier, uint32_t index)
             held = true;
             if (bit(owner->told[tier], index))
                 continue;
-            set_bit(owner->mapped[tier], index, false);
+            set_mapped(owner, tier, index, false);
             set_bit(owner->told[tier], index, true);
             owner->n_told++;
             owner->withdrawn = store->tell = true;

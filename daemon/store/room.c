@@ -8,6 +8,7 @@
 #include "daemon/store/keep.h"
 #include "daemon/store/moving.h"
 
+#define NEAR_MAX   16u /* of the coldest clean blocks, among which one that is near is looked for */
 #define CLOSED_MAX 16u /* blocks in closed extents that are dropped for one slot */
 
 static uint32_t victim(const struct partition *partition, enum order order)
@@ -28,20 +29,27 @@ static void taken(struct partition *taker)
         room_changed(next, false);
 }
 
-static bool take(struct partition *taker, enum tier_kind tier, const uint64_t *mapped,
-                 uint32_t *slot)
+static bool take_free(struct partition *taker, enum tier_kind tier, const uint64_t *mapped,
+                      uint32_t *slot)
 {
-    struct tier_class *cls = taker->cls;
+    const struct tier_class *cls = taker->cls;
 
-    if (!slots_take(cls->store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot)) {
-        claim_want(cls, tier);
+    if (!slots_take(cls->store->slots[tier], cls->tenant, cls->slot_bytes, mapped, slot))
         return false;
-    }
     partition_take(taker, tier);
     store_record(cls->store, tier, *slot)->part = 0;
     store_record(cls->store, tier, *slot)->hit_ms = 0;
     taken(taker);
     return true;
+}
+
+static bool take(struct partition *taker, enum tier_kind tier, const uint64_t *mapped,
+                 uint32_t *slot)
+{
+    if (take_free(taker, tier, mapped, slot))
+        return true;
+    claim_want(taker->cls, tier);
+    return false;
 }
 
 void room_name(struct partition *partition, enum tier_kind tier, uint32_t slot, uint32_t part)
@@ -236,14 +244,33 @@ static void expect_victims(const struct store *store, const struct block *block)
         __builtin_prefetch(blocks_get(store->blocks, id), 1);
 }
 
+/* The coldest clean block, or one that is little less cold and near. */
+static uint32_t clean_victim(const struct partition *partition, const uint64_t *near)
+{
+    const struct store *store = partition->cls->store;
+    const uint32_t coldest = victim(partition, ORDER_CLEAN);
+    uint32_t id = near ? coldest : BLOCK_NONE;
+
+    for (uint32_t n = 0; n < NEAR_MAX && id != BLOCK_NONE; n++) {
+        const struct block *block = blocks_get(store->blocks, id);
+
+        if (slots_is_mapped(store->slots[TIER_GPU], block->slot[TIER_GPU], near) &&
+            !slots_is_closed(store->slots[TIER_GPU], block->slot[TIER_GPU]))
+            return id;
+        id = block->link[TIER_GPU].next;
+    }
+    return coldest;
+}
+
 /*
  * The coldest clean block of a partition makes way for another of the same, in the same slot. So
  * nobody has more or less than before; its part keeps the slot's bytes until room_name.
  */
-static bool take_over(struct partition *partition, const uint64_t *mapped, uint32_t *slot)
+static bool take_over(struct partition *partition, const struct room_place *place, uint32_t *slot)
 {
     struct store *store = partition->cls->store;
-    uint32_t id = victim(partition, ORDER_CLEAN), old;
+    const uint64_t *mapped = place->mapped[TIER_GPU];
+    uint32_t id = clean_victim(partition, place->near), old;
     struct table_slot *record;
 
     if (id == BLOCK_NONE)
@@ -337,14 +364,15 @@ static uint64_t gpu_free(const struct tier_class *cls)
     return slots_free_count(cls->store->slots[TIER_GPU], cls->tenant, cls->slot_bytes);
 }
 
-enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT], bool *over,
+enum room room_take(struct partition *taker, const struct room_place *place, bool *over,
                     enum tier_kind *tier, uint32_t *slot)
 {
     struct tier_class *cls = taker->cls;
+    const uint64_t *const *mapped = place->mapped;
     struct partition *clean, *dirty;
 
     *tier = TIER_GPU;
-    if (*over && take_over(taker, mapped[TIER_GPU], slot))
+    if (*over && take_over(taker, place, slot))
         return ROOM_TAKEN;
     *over = false;
     family_touch(taker->family);
@@ -359,11 +387,12 @@ enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT],
             return ROOM_TAKEN;
         return ROOM_NONE;
     }
-    if (take(taker, TIER_GPU, mapped[TIER_GPU], slot))
+    if ((place->near && take_free(taker, TIER_GPU, place->near, slot)) ||
+        take(taker, TIER_GPU, mapped[TIER_GPU], slot))
         return ROOM_TAKEN;
     dirty = partition_giver(taker, ORDER_DIRTY);
     clean = clean_giver(taker, dirty);
-    if (clean == taker && take_over(taker, mapped[TIER_GPU], slot)) {
+    if (clean == taker && take_over(taker, place, slot)) {
         *over = true;
         taken(taker);
         return ROOM_TAKEN;

@@ -15,12 +15,22 @@ enum room {
 };
 
 /*
+ * Where a slot may lie: NULL for anywhere. near: where it should lie in the gpu tier, which is part
+ * of that; NULL: it makes no difference. Free slots near come first, then free ones elsewhere, then
+ * of the coldest clean blocks one that is near.
+ */
+struct room_place {
+    const uint64_t *mapped[TIER_COUNT];
+    const uint64_t *near;
+};
+
+/*
  * A slot for a new block, in extents that the owner has mapped. Evicts for it, never what is
  * filling, leased, loading or moving; who gives is partition_giver's to say. *over is false for the
  * first slot of a run, and belongs to the run as long as nothing else happens to the store between
  * its slots but that blocks are added in them: what was found out for one holds for the next.
  */
-enum room room_take(struct partition *taker, uint64_t *const mapped[TIER_COUNT], bool *over,
+enum room room_take(struct partition *taker, const struct room_place *place, bool *over,
                     enum tier_kind *tier, uint32_t *slot);
 
 /*

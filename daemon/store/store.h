@@ -185,6 +185,11 @@ kvc_status store_owner_open(struct store *store, const struct owner_identity *id
                             struct owner **owner);
 uint64_t owner_id(const struct owner *owner);
 const uint8_t *owner_secret(const struct owner *owner); /* KVC_SECRET_BYTES */
+/*
+ * Extents of the gpu tier that are near to it: what it saves goes there if there is room. Called
+ * once, before it maps any. KVC_E_NO_MEMORY changes nothing.
+ */
+kvc_status store_owner_near(struct owner *owner, uint32_t first, uint32_t n);
 /* What gate i of its completion page has, which it must have; acquires. */
 uint64_t store_owner_gate(const struct owner *owner, uint32_t gate);
 int owner_page_fd(const struct owner *owner);           /* -1: none; stays the store's */

@@ -76,6 +76,19 @@ uint32_t tier_extents(const struct tier *tier)
     return tier->slab.n_extents;
 }
 
+void tier_on_gpu(const struct tier *tier, uint32_t gpu, uint32_t *first, uint32_t *n)
+{
+    const struct device_slab *slab = &tier->slab;
+
+    *first = *n = 0;
+    if (slab->ops->extent_gpu == NULL)
+        return;
+    while (*first < slab->n_extents && slab->ops->extent_gpu(slab, *first) != gpu)
+        ++*first;
+    while (*first + *n < slab->n_extents && slab->ops->extent_gpu(slab, *first + *n) == gpu)
+        ++*n;
+}
+
 struct device_slab *tier_slab(struct tier *tier)
 {
     return &tier->slab;

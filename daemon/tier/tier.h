@@ -37,6 +37,8 @@ enum device_memory tier_memory(const struct tier *tier);
 uint64_t tier_bytes(const struct tier *tier);
 uint64_t tier_extent_bytes(const struct tier *tier);
 uint32_t tier_extents(const struct tier *tier);
+/* The extents of a tier that lie on a GPU of the device, side by side; none of the host tier. */
+void tier_on_gpu(const struct tier *tier, uint32_t gpu, uint32_t *first, uint32_t *n);
 struct device_slab *tier_slab(struct tier *tier);
 
 /* A descriptor of an extent for a worker; the caller's to close. */

@@ -273,9 +273,31 @@ static void play_second(const struct scene_daemon *d, void *arg)
     worker_close(&w);
 }
 
+// How many of the blocks from a key on are there.
+struct whether {
+    uint32_t first, n;
+};
+
+static void play_whether(const struct scene_daemon *d, void *arg)
+{
+    const struct whether *whether = arg;
+    struct worker w;
+
+    worker_open_with(
+        &w, d, &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = BLOCKS, .ordinal = 1});
+    CHECK(worker_lookup(&w, whether->first, BLOCKS) == whether->n);
+    if (whether->n > 0) {
+        CHECK(worker_load(&w, NULL) == KVC_OK);
+        CHECK(worker_wrong(&w, whether->first, whether->n) == 0);
+        KVC(&w, kvc_release(w.client, w.lease.id));
+    }
+    worker_close(&w);
+}
+
 // The other GPU goes on, in both ways to copy, and so do demotions from it.
 static void one_of_two(void)
 {
+    struct second there = {.ordinal = 1, .first = 3000};
     struct scene_daemon d;
 
     switch_check();
@@ -283,9 +305,13 @@ static void one_of_two(void)
     scene_daemon_start(&d, (const char *[]){"--gpus", "all", "--gpu-bytes", "32M", NULL});
     scene_populated(&d);
     put(&d, HELD);
+    scene_run(play_second, &d, &there);
     switch_break(&d, "launch", 0, ILLEGAL_ADDRESS, true);
     work_until_lost(&d, "launch");
     CHECK(scene_stats(&d).lost_gpus == 1);
+    // Saved by a worker on the other GPU, so it was there.
+    scene_run(play_whether, &d, &(struct whether){HELD, 0});
+    scene_run(play_whether, &d, &(struct whether){there.first, BLOCKS});
     for (uint32_t i = 0; i < 6; i++) {
         struct second s = {.ordinal = 1, .by_daemon = i % 2, .first = 5000 + i * BLOCKS};
 
