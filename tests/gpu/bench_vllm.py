@@ -320,7 +320,7 @@ def hit_rows(name, ways, output):
             rows.append([
                 name, way.way, length, kit.spread(cold, 1e3), kit.spread(own, 1e3),
                 kit.spread(loaded, 1e3), f"{kit.median(loaded) / kit.median(own):.2f}", elsewhere,
-                "yes" if equal else "NO"])
+                "" if not elsewhere else "yes" if equal else "NO"])
             print("   ", *rows[-1], flush=True)
     return rows
 
