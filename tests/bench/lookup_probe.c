@@ -1,10 +1,11 @@
 /*
  * How long lookups of one steady worker take beside whatever else the daemon does: 64 keys with a
- * lease every 2 ms, of blocks that it saves, and saves again when they are gone.
+ * lease every 2 ms, of blocks that it saves, and saves again when they are gone; and beside it
+ * round trips of packets of the same sizes to a process that does nothing but answer them.
  *
  *     lookup_probe SOCKET
  *
- * Each line on standard input is answered by one line of JSON about lookups; the end of it ends the
+ * Each line on standard input is answered by one line of JSON about both; the end of it ends the
  * program. Exit status 1: a request failed.
  *
  *     round    those since the line before
@@ -21,24 +22,30 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/ctl/echo.h"
 #include "client/kvcache.h"
 
-#define BLOCKS     1024u
-#define KEYS       64u
-#define SLOT_BYTES 4096u
-#define PAUSE_MS   2
-#define REPLY_MS   10000 /* what is longer is a failure, not a figure */
+#define BLOCKS      1024u
+#define KEYS        64u
+#define SLOT_BYTES  4096u
+#define PAUSE_MS    2
+#define REPLY_BYTES 64u   /* of a lookup, and what its request has beside the keys */
+#define REPLY_MS    10000 /* what is longer is a failure, not a figure */
+
+struct series {
+    float *micros; /* of all that count */
+    size_t n, room;
+    size_t first; /* since the line before */
+};
 
 struct probe {
     kvc_client *client;
     kvc_part part;
+    struct echo echo;
     uint8_t keys[BLOCKS * KVC_KEY_BYTES];
     uint8_t *cache;
     unsigned random;
-    float *micros; /* of all that count */
-    size_t n, room;
-    size_t first;  /* since the line before */
-    uint64_t hits; /* likewise, of keys */
+    struct series lookups, echoes;
     char line[16];
     size_t len;
 };
@@ -90,18 +97,18 @@ static kvc_status save(struct probe *p, uint32_t first)
     return kvc_save(p->client, &args, NULL);
 }
 
-static bool note(struct probe *p, double micros)
+static bool note(struct series *series, double micros)
 {
-    if (p->n == p->room) {
-        const size_t room = p->room > 0 ? 2 * p->room : 65536;
-        float *more = realloc(p->micros, room * sizeof(*more));
+    if (series->n == series->room) {
+        const size_t room = series->room > 0 ? 2 * series->room : 65536;
+        float *more = realloc(series->micros, room * sizeof(*more));
 
         if (more == NULL)
             return false;
-        p->micros = more;
-        p->room = room;
+        series->micros = more;
+        series->room = room;
     }
-    p->micros[p->n++] = (float)micros;
+    series->micros[series->n++] = (float)micros;
     return true;
 }
 
@@ -113,6 +120,15 @@ static kvc_status after_flush(struct probe *p, kvc_status status)
     return status == KVC_E_UNKNOWN || status == KVC_E_EXPIRED ? KVC_OK : status;
 }
 
+static kvc_status exchange(struct probe *p)
+{
+    const double start = now_micros();
+
+    if (!echo_exchange(&p->echo, KEYS * KVC_KEY_BYTES + REPLY_BYTES, REPLY_BYTES))
+        return KVC_E_SYSTEM;
+    return note(&p->echoes, now_micros() - start) ? KVC_OK : KVC_E_NO_MEMORY;
+}
+
 static kvc_status look_up(struct probe *p)
 {
     const uint32_t first = (uint32_t)rand_r(&p->random) % (BLOCKS / KEYS) * KEYS;
@@ -121,11 +137,10 @@ static kvc_status look_up(struct probe *p)
     kvc_status status = kvc_lookup(p->client, 0, &p->part, 1,
                                    p->keys + (size_t)first * KVC_KEY_BYTES, KEYS, 0, &lease);
 
-    if (status == KVC_OK && !note(p, now_micros() - start))
+    if (status == KVC_OK && !note(&p->lookups, now_micros() - start))
         status = KVC_E_NO_MEMORY;
     if (status != KVC_OK)
         return status;
-    p->hits += lease.blocks;
     if (lease.id != 0)
         status = kvc_release(p->client, lease.id);
     if (status == KVC_OK && lease.blocks < KEYS)
@@ -140,31 +155,39 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void tell(struct probe *p, size_t first)
+static void tell(struct series *series, bool all, const char *prefix)
 {
-    float *micros = p->micros + first;
-    const size_t n = p->n - first;
+    float *micros = series->micros + (all ? 0 : series->first);
+    const size_t n = series->n - (all ? 0 : series->first);
     const struct {
         const char *name;
         double q;
     } quantiles[] = {{"p50_us", 0.5}, {"p99_us", 0.99}, {"max_us", 1}};
 
     qsort(micros, n, sizeof(*micros), compare);
-    printf("{\"lookups\": %zu, \"hits\": %llu", n, (unsigned long long)p->hits);
     for (size_t i = 0; i < sizeof(quantiles) / sizeof(quantiles[0]); i++)
-        printf(", \"%s\": %.1f", quantiles[i].name,
+        printf("\"%s%s\": %.1f, ", prefix, quantiles[i].name,
                n > 0 ? (double)micros[(size_t)(quantiles[i].q * (double)(n - 1) + 0.5)] : 0);
-    puts("}");
-    fflush(stdout);
+}
+
+static void go_on(struct series *series, bool forget)
+{
+    if (forget)
+        series->n = series->first;
+    series->first = series->n;
 }
 
 static void take_line(struct probe *p)
 {
-    tell(p, strcmp(p->line, "all") == 0 ? 0 : p->first);
-    if (strcmp(p->line, "forget") == 0)
-        p->n = p->first;
-    p->first = p->n;
-    p->hits = 0;
+    const bool all = strcmp(p->line, "all") == 0, forget = strcmp(p->line, "forget") == 0;
+
+    putchar('{');
+    tell(&p->lookups, all, "");
+    tell(&p->echoes, all, "echo_");
+    printf("\"lookups\": %zu}\n", p->lookups.n - (all ? 0 : p->lookups.first));
+    fflush(stdout);
+    go_on(&p->lookups, forget);
+    go_on(&p->echoes, forget);
 }
 
 /* Until the time of the next lookup. false: the end. */
@@ -204,15 +227,19 @@ int main(int argc, char **argv)
         return fail(&p, "memory", KVC_E_NO_MEMORY);
     for (uint32_t i = 0; i < BLOCKS; i++)
         kvc_key(&i, sizeof(i), p.keys + (size_t)i * KVC_KEY_BYTES);
+    if (!echo_start(-1, &p.echo))
+        return fail(&p, "echo", KVC_E_SYSTEM);
     status = open_session(&p, argv[1]);
     if (status != KVC_OK)
         return fail(&p, "connect", status);
     while (status == KVC_OK && pause_and_listen(&p))
-        status = after_flush(&p, look_up(&p));
+        status = after_flush(&p, exchange(&p) == KVC_OK ? look_up(&p) : KVC_E_SYSTEM);
     if (status != KVC_OK)
         return fail(&p, "lookup", status);
     kvc_close(p.client);
+    echo_stop(&p.echo);
     munmap(p.cache, (size_t)BLOCKS * SLOT_BYTES);
-    free(p.micros);
+    free(p.lookups.micros);
+    free(p.echoes.micros);
     return 0;
 }
