@@ -1,7 +1,6 @@
 /* Host memory that blocks of a GPU pass through on their way to a peer. */
 #ifdef KVC_UCX
 
-#include "daemon/base/fault.h"
 #include "daemon/peer/state.h"
 
 kvc_status staging_open(struct peers *peers)
@@ -61,10 +60,8 @@ kvc_status staging_copy(const struct peers *peers, uint32_t stage, uint64_t at, 
 {
     struct device_slab *to = tier_slab(peers->stage);
 
-    return fault_fires("peer.stage")
-               ? KVC_E_DEVICE
-               : to->ops->copy(to, stage * VIEW_SLAB_BYTES + at,
-                               tier_slab(peers->config.tiers[TIER_GPU]), from, bytes, begun);
+    return to->ops->copy(to, stage * VIEW_SLAB_BYTES + at,
+                         tier_slab(peers->config.tiers[TIER_GPU]), from, bytes, begun);
 }
 
 kvc_status staging_settle(const struct peers *peers, uint32_t begun)
