@@ -16,7 +16,10 @@
 void fetch_set_state(struct fetch *f, enum fetch_state state)
 {
     static const uint8_t legal[] = {
-        [FETCH_ASKING] = 1u << FETCH_MOVING | 1u << FETCH_PENDING | 1u << FETCH_OVER,
+        [FETCH_ASKING] =
+            1u << FETCH_LEASING | 1u << FETCH_MOVING | 1u << FETCH_PENDING | 1u << FETCH_OVER,
+        [FETCH_LEASING] =
+            1u << FETCH_ASKING | 1u << FETCH_MOVING | 1u << FETCH_PENDING | 1u << FETCH_OVER,
         [FETCH_MOVING] = 1u << FETCH_ASKING | 1u << FETCH_PENDING | 1u << FETCH_OVER,
         [FETCH_PENDING] = 1u << FETCH_ASKING | 1u << FETCH_OVER,
         [FETCH_OVER] = 0,
@@ -33,6 +36,8 @@ void fetch_free_round(struct fetch *f)
 {
     mem_free(f->chunks);
     mem_free(f->cells);
+    mem_free(f->sources);
+    f->sources = NULL;
     f->chunks = NULL;
     f->cells = NULL;
     f->save = NULL;
@@ -45,6 +50,8 @@ void fetch_free(struct fetch *f)
     list_remove(&f->link);
     f->peers->n_fetches--;
     mem_free(f->offers);
+    mem_free(f->bits);
+    mem_free(f->missing);
     mem_free(f->keys);
     mem_free(f);
 }
@@ -108,7 +115,7 @@ void fetch_go_on(struct fetch *f)
         return;
     }
     f->base = result.count;
-    if (result.pending > 0) {
+    if (fetch_survey(f)) {
         if (f->state != FETCH_PENDING)
             fetch_set_state(f, FETCH_PENDING);
         return;
@@ -146,10 +153,12 @@ static void lose_peer(struct fetch *f, struct peer *peer)
     for (uint32_t i = 0; i < f->n_offers; i++)
         if (f->offers[i].peer == peer)
             f->offers[i].peer = NULL;
-    if (f->state != FETCH_ASKING)
+    if (f->state != FETCH_ASKING && f->state != FETCH_LEASING)
         return;
     f->lost = true;
-    if (fetch_is_decided(f, clock_now_us()))
+    if (f->state == FETCH_LEASING)
+        fetch_look_leases(f, clock_now_us());
+    else if (fetch_is_decided(f, clock_now_us()))
         fetch_decide(f);
 }
 
@@ -179,6 +188,12 @@ static void look_at(struct fetch *f, uint64_t now)
             over(f);
         else if (fetch_is_decided(f, now))
             fetch_decide(f);
+        break;
+    case FETCH_LEASING:
+        if (now >= f->deadline_us)
+            over(f);
+        else
+            fetch_look_leases(f, now);
         break;
     case FETCH_PENDING:
         fetch_go_on(f);
@@ -218,13 +233,13 @@ static kvc_status take_parts(struct fetch *f, const struct peers_want *want)
         struct fetch_part *to = &f->parts[p];
         kvc_status status;
 
-        if (table_part(table, from->part)->rule != STORE_RULE_FULL)
-            return KVC_E_UNSUPPORTED;
         status = peers_join(f->peers, f->owner, from->part);
         if (status != KVC_OK)
             return status;
         to->part = from->part;
         to->epoch = from->epoch;
+        to->needed = store_needed(f->peers->config.store, from->part);
+        f->n_full += to->needed == UINT32_MAX;
         to->shape = shape_of(f->peers, table_part(table, from->part)->layout);
         to->keys = f->keys + (size_t)p * f->n_keys * KVC_KEY_BYTES;
         if (to->shape == NULL)
@@ -262,10 +277,15 @@ kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
     f->patience_us = want->ms * CLOCK_MS_US / 4;
     f->keys = mem_array((size_t)f->n_parts * f->n_keys, KVC_KEY_BYTES);
     f->offers = mem_array(PEERS_MAX, sizeof(*f->offers));
+    f->missing = mem_array(f->n_keys, sizeof(*f->missing));
+    f->words = (f->n_keys + 63) / 64;
+    f->bits =
+        mem_array((size_t)(FETCH_OFFERS + PEERS_MAX) * f->n_parts * f->words, sizeof(*f->bits));
     peers->n_fetches++;
     list_push_back(&peers->fetches, &f->link);
-    status = f->keys != NULL && f->offers != NULL ? filler_of(peers, want->tenant, &f->owner)
-                                                  : KVC_E_NO_MEMORY;
+    status = f->keys != NULL && f->offers != NULL && f->missing != NULL && f->bits != NULL
+                 ? filler_of(peers, want->tenant, &f->owner)
+                 : KVC_E_NO_MEMORY;
     if (status == KVC_OK)
         status = take_parts(f, want);
     if (status == KVC_OK && !fetch_ask(f))
@@ -296,7 +316,7 @@ void fetch_stop_all(struct peers *peers)
 
     while ((f = next_of_pass(peers, pass)) != NULL) {
         f->deadline_us = 0;
-        if (f->state == FETCH_ASKING || f->state == FETCH_PENDING)
+        if (f->state == FETCH_ASKING || f->state == FETCH_LEASING || f->state == FETCH_PENDING)
             over(f);
         else
             answer(f);

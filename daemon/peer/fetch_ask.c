@@ -48,34 +48,57 @@ void fetch_exclude(struct fetch *f, struct peer *peer)
         f->failed[f->n_failed++] = peer;
 }
 
-static void ask_peer(struct fetch *f, struct peer *peer)
+void fetch_query(const struct fetch *f, struct peer *peer, uint64_t id, uint32_t p,
+                 uint32_t lease_ms, const uint8_t *keys, uint32_t n_keys)
 {
     const struct table *table = store_table(f->peers->config.store);
+    const struct table_part *part = table_part(table, f->parts[p].part);
+    const struct message m = {
+        .type = MESSAGE_QUERY,
+        .query = {
+            .id = id,
+            .namespace_digest = table_namespace(table, part->namespace_)->digest,
+            .fingerprint = table_layout(table, part->layout)->fingerprint,
+            .rule = part->rule,
+            .window = part->window,
+            .lease_ms = lease_ms,
+            .keys = keys,
+            .n_keys = n_keys,
+        }};
+
+    link_send(peer->control, &m);
+}
+
+/* Of full parts a run of what is missing is leased at once; of others it is asked what is there,
+ * since what is needed of them follows from the boundary. */
+static void ask_peer(struct fetch *f, struct peer *peer)
+{
     struct offer *offer = &f->offers[f->n_offers++];
+    uint8_t missing[KVC_KEYS_MAX * KVC_KEY_BYTES];
 
     *offer = (struct offer){
         .peer = peer,
         .first_id = f->peers->next_id,
-        .n_due = f->n_parts,
-        .end = f->n_keys - f->base,
+        .end = f->n_missing,
     };
     f->peers->next_id += f->n_parts;
     for (uint32_t p = 0; p < f->n_parts; p++) {
-        const struct table_part *part = table_part(table, f->parts[p].part);
-        const struct message m = {
-            .type = MESSAGE_QUERY,
-            .query = {
-                .id = offer->first_id + p,
-                .namespace_digest = table_namespace(table, part->namespace_)->digest,
-                .fingerprint = table_layout(table, part->layout)->fingerprint,
-                .rule = part->rule,
-                .window = part->window,
-                .lease_ms = LEASE_SLACK_MS,
-                .keys = f->parts[p].keys + (size_t)f->base * KVC_KEY_BYTES,
-                .n_keys = f->n_keys - f->base,
-            }};
+        const struct fetch_part *part = &f->parts[p];
 
-        link_send(peer->control, &m);
+        memset(fetch_bits(f, FETCH_OFFERS + f->n_offers - 1, p), 0, f->words * sizeof(uint64_t));
+        if (fetch_is_full(f, p) && f->n_missing == 0) {
+            offer->answered |= 1ull << p;
+            continue;
+        }
+        offer->n_due++;
+        for (uint32_t i = 0; fetch_is_full(f, p) && i < f->n_missing; i++)
+            memcpy(missing + i * KVC_KEY_BYTES, part->keys + f->missing[i] * KVC_KEY_BYTES,
+                   KVC_KEY_BYTES);
+        if (fetch_is_full(f, p))
+            fetch_query(f, peer, offer->first_id + p, p, LEASE_SLACK_MS, missing, f->n_missing);
+        else
+            fetch_query(f, peer, offer->first_id + p, p, 0, part->keys + f->base * KVC_KEY_BYTES,
+                        f->n_keys - f->base);
     }
 }
 
@@ -91,14 +114,20 @@ static void ask_directory(struct fetch *f)
 #ifdef KVC_DIRECTORY
     const char *names[PEERS_MAX];
     const struct peer *peer;
-    uint32_t n = 0;
+    uint32_t n = 0, p = 0;
+
+    /* It knows only full parts: who has some of them is asked for all. */
+    while (p < f->n_parts && !fetch_is_full(f, p))
+        p++;
+    if (p == f->n_parts)
+        return;
 
     list_for_each(peer, &f->peers->list, link)
         if (peer->hinted && can_ask(f, peer))
             names[n++] = peer->name;
     if (f->peers->directory != NULL && f->tenant == f->peers->tenant &&
-        directory_ask(f->peers->directory, f->peers->next_id + 1, f->parts[0].part,
-                      f->parts[0].keys + (size_t)f->base * KVC_KEY_BYTES, f->n_keys - f->base,
+        directory_ask(f->peers->directory, f->peers->next_id + 1, f->parts[p].part,
+                      f->parts[p].keys + (size_t)f->base * KVC_KEY_BYTES, f->n_keys - f->base,
                       names, n))
         f->hint = ++f->peers->next_id;
 #else
@@ -114,6 +143,7 @@ bool fetch_ask(struct fetch *f)
     f->n_offers = 0;
     f->asked_us = clock_now_us();
     f->lost = false;
+    (void)fetch_survey(f);
     list_for_each(peer, &f->peers->list, link)
         if (can_ask(f, peer) && !peer->hinted)
             ask_peer(f, peer);
@@ -152,10 +182,58 @@ bool fetch_is_decided(const struct fetch *f, uint64_t now)
     for (uint32_t i = 0; i < f->n_offers; i++) {
         const struct offer *o = &f->offers[i];
 
-        if (o->peer != NULL && !o->failed && o->n_due > 0 && now < f->asked_us + f->patience_us)
+        if (o->peer != NULL && o->n_due > 0 && (!o->failed || f->n_full < f->n_parts) &&
+            now < f->asked_us + f->patience_us)
             return false;
     }
     return true;
+}
+
+/* A run of what is missing of a full part. */
+static void note_run(const struct fetch *f, struct offer *o, const struct message_answer *a)
+{
+    if (a->status != KVC_OK || a->count == 0 || a->lease == 0 || a->first > f->n_missing ||
+        a->count > f->n_missing - a->first) {
+        o->failed = true;
+        return;
+    }
+    o->first = a->first > o->first ? a->first : o->first;
+    o->end = a->first + a->count < o->end ? a->first + a->count : o->end;
+}
+
+static void note_keys(const struct fetch *f, const struct offer *o, uint32_t p,
+                      const struct message_answer *a)
+{
+    uint64_t *has = fetch_bits(f, FETCH_OFFERS + (uint32_t)(o - f->offers), p);
+
+    if (a->status != KVC_OK || a->n_keys != f->n_keys - f->base)
+        return;
+    for (uint32_t i = 0, k = f->base; i < a->n_keys; i++, k++)
+        if (message_u64(a->has, i / 64) & 1ull << i % 64)
+            has[k / 64] |= 1ull << k % 64;
+}
+
+static void note_answer(struct fetch *f, struct offer *o, uint32_t p,
+                        const struct message_answer *a)
+{
+    o->n_due--;
+    o->answered |= 1ull << p;
+    o->leases[p] = a->lease;
+    o->parts[p] = a->part;
+    o->firsts[p] = a->first;
+    o->load = a->load;
+    if (f->state == FETCH_LEASING) {
+        o->failed = o->failed || a->status != KVC_OK || a->lease == 0 || a->first != 0 ||
+                    a->count != o->wanted[p];
+        fetch_look_leases(f, clock_now_us());
+        return;
+    }
+    if (fetch_is_full(f, p))
+        note_run(f, o, a);
+    else
+        note_keys(f, o, p, a);
+    if (fetch_is_decided(f, clock_now_us()))
+        fetch_decide(f);
 }
 
 void fetch_answer(struct peer *peer, const struct message_answer *a)
@@ -164,28 +242,15 @@ void fetch_answer(struct peer *peer, const struct message_answer *a)
     const struct message m = {.type = MESSAGE_RELEASE, .id = a->lease};
 
     list_for_each(f, &peer->peers->fetches, link) {
-        for (uint32_t i = 0; i < f->n_offers && f->state == FETCH_ASKING; i++) {
+        if (f->state != FETCH_ASKING && f->state != FETCH_LEASING)
+            continue;
+        for (uint32_t i = 0; i < f->n_offers; i++) {
             struct offer *o = &f->offers[i];
             const uint64_t p = a->id - o->first_id;
-            const uint32_t n = f->n_keys - f->base;
 
             if (o->peer != peer || p >= f->n_parts || (o->answered & 1ull << p) != 0)
                 continue;
-            o->n_due--;
-            o->answered |= 1ull << p;
-            o->leases[p] = a->lease;
-            o->parts[p] = a->part;
-            o->firsts[p] = a->first;
-            o->load = a->load;
-            if (a->status != KVC_OK || a->count == 0 || a->lease == 0 || a->first > n ||
-                a->count > n - a->first) {
-                o->failed = true;
-            } else {
-                o->first = a->first > o->first ? a->first : o->first;
-                o->end = a->first + a->count < o->end ? a->first + a->count : o->end;
-            }
-            if (fetch_is_decided(f, clock_now_us()))
-                fetch_decide(f);
+            note_answer(f, o, (uint32_t)p, a);
             return;
         }
     }

@@ -1,4 +1,4 @@
-/* What was offered is shared out, saved into slots here, and moved batch by batch. */
+/* What was chosen is saved into slots here, and moved batch by batch. */
 #ifdef KVC_UCX
 
 #include <assert.h>
@@ -8,40 +8,13 @@
 #include "daemon/base/mem.h"
 #include "daemon/peer/fetch.h"
 
-/* Sharing out. */
-
 struct assigned {
-    uint32_t part, key, chunk;
+    uint32_t part, key, chunk; /* key: of the save's */
     struct store_location at;
 };
 
-/* Which source gives each of the keys 0 .. total - 1 of each part; merged as T9 wants it. */
-static bool choose_sources(const struct fetch *f, const struct plan_share *shares,
-                           uint32_t n_shares, uint32_t total, uint32_t *sources)
-{
-    const uint32_t n = f->n_parts * total;
-    struct plan_want *wants = mem_array(n, sizeof(*wants));
-    struct plan_place *places = mem_array(n, sizeof(*places));
-    uint32_t *scratch = mem_array(n, sizeof(*scratch)), n_places = 0;
-    bool ok = wants != NULL && places != NULL && scratch != NULL;
-
-    for (uint32_t p = 0, i = 0; ok && p < f->n_parts; p++)
-        for (uint32_t s = 0; s < n_shares; s++)
-            for (uint32_t k = 0; k < shares[s].count; k++, i++)
-                wants[i] = (struct plan_want){
-                    f->parts[p].keys + (size_t)(f->base + shares[s].first + k) * KVC_KEY_BYTES,
-                    (uint64_t)p * total + shares[s].first + k, f->parts[p].part, shares[s].source};
-    ok = ok && plan_merge(wants, n, scratch, places, &n_places) == KVC_OK && n_places == n;
-    for (uint32_t i = 0; ok && i < n; i++)
-        sources[i] = wants[places[i].want].source;
-    mem_free(scratch);
-    mem_free(places);
-    mem_free(wants);
-    return ok;
-}
-
 /* Slots for what is missing, in the host tier if that can be had. */
-static kvc_status open_save(struct fetch *f, uint32_t total, struct store_save_result *result)
+static kvc_status open_save(struct fetch *f, struct store_save_result *result)
 {
     struct store_save_entry entries[KVC_PARTS_MAX];
     const struct store_save req = {
@@ -60,8 +33,8 @@ static kvc_status open_save(struct fetch *f, uint32_t total, struct store_save_r
         entries[p] = (struct store_save_entry){
             .part = f->parts[p].part,
             .epoch = f->parts[p].epoch,
-            .keys = f->parts[p].keys + (size_t)f->base * KVC_KEY_BYTES,
-            .n_keys = total,
+            .keys = f->parts[p].keys + (size_t)f->parts[p].start * KVC_KEY_BYTES,
+            .n_keys = f->end - f->parts[p].start,
         };
     status = store_save_open(store, f->owner, &req, &f->save, &short_of, NULL);
     if (status == KVC_OK)
@@ -70,8 +43,7 @@ static kvc_status open_save(struct fetch *f, uint32_t total, struct store_save_r
 }
 
 /* A batch is of one part and one source, and lies in one chunk of the save. */
-static kvc_status add_batches(struct fetch *f, const struct assigned *assigned, uint32_t n,
-                              const uint32_t *sources, uint32_t total)
+static kvc_status add_batches(struct fetch *f, const struct assigned *assigned, uint32_t n)
 {
     struct batch_block blocks[KVC_CHUNK_BLOCKS];
     struct batch_plan plan = {.fetch = f, .blocks = blocks};
@@ -81,13 +53,15 @@ static kvc_status add_batches(struct fetch *f, const struct assigned *assigned, 
 
     for (uint32_t i = 0; i < n; i++) {
         const struct assigned *a = &assigned[i];
-        const uint32_t source = sources[a->part * total + a->key];
-        const struct offer *offer = &f->offers[source];
+        const struct fetch_source *source = &f->sources[a->key];
+        const struct offer *offer = &f->offers[source->offer];
         const struct shape *shape = f->parts[a->part].shape;
         bool begins = plan_cut_next(&cut, shape->span, VIEW_SLAB_BYTES);
 
-        if (last != NULL &&
-            (begins || a->part != last->part || source != last_source || a->chunk != last->chunk)) {
+        if (source->offer == PEERS_MAX)
+            return KVC_E_UNKNOWN; /* it was here and is not any more */
+        if (last != NULL && (begins || a->part != last->part || source->offer != last_source ||
+                             a->chunk != last->chunk)) {
             if (batch_add(f->peers, &plan) != KVC_OK)
                 return KVC_E_NO_MEMORY;
             plan.rank++;
@@ -100,22 +74,22 @@ static kvc_status add_batches(struct fetch *f, const struct assigned *assigned, 
         plan.part = offer->parts[a->part];
         plan.chunk = a->chunk;
         blocks[plan.n++] = (struct batch_block){
-            .place = a->key - offer->firsts[a->part],
+            .place = source->place,
             .number = i,
             .offset = a->at.offset,
             .tier = a->at.tier,
         };
         last = a;
-        last_source = source;
+        last_source = source->offer;
     }
     return plan.n > 0 ? batch_add(f->peers, &plan) : KVC_OK;
 }
 
 /* The save's chunks, and which key is in which. */
 static void note_chunks(struct fetch *f, const struct store_save_result *result, uint32_t n_keys,
-                        uint32_t total, struct assigned *assigned)
+                        struct assigned *assigned)
 {
-    uint32_t n = 0, chunk = 0;
+    uint32_t n = 0, chunk = 0, part = 0;
 
     for (uint32_t c = 0, first = 0; c < result->n_chunks; c++) {
         f->chunks[c] =
@@ -127,7 +101,9 @@ static void note_chunks(struct fetch *f, const struct store_save_result *result,
             continue;
         while (n == f->chunks[chunk].first + f->chunks[chunk].n)
             chunk++;
-        assigned[n++] = (struct assigned){i / total, i % total, chunk, result->locations[i]};
+        while (part + 1 < f->n_parts && i >= f->parts[part + 1].place)
+            part++;
+        assigned[n++] = (struct assigned){part, i, chunk, result->locations[i]};
     }
 }
 
@@ -162,12 +138,11 @@ static void give_up(struct fetch *f)
     fetch_go_on(f);
 }
 
-/* Takes the save's slots and cuts batches; false: there is nothing to move. */
-static bool move(struct fetch *f, const struct plan_share *shares, uint32_t n_shares,
-                 uint32_t total)
+/* Takes the save's slots and cuts batches. */
+bool fetch_move(struct fetch *f)
 {
-    const uint32_t n = f->n_parts * total;
-    uint32_t *sources = mem_array(n, sizeof(*sources));
+    const struct fetch_part *last = &f->parts[f->n_parts - 1];
+    const uint32_t n = last->place + f->end - last->start;
     struct assigned *assigned = mem_array(n, sizeof(*assigned));
     uint32_t n_assigned;
     struct store_save_result result = {
@@ -176,59 +151,30 @@ static bool move(struct fetch *f, const struct plan_share *shares, uint32_t n_sh
         .chunks = mem_array(n, sizeof(struct store_chunk)),
     };
     bool moving = false;
+    kvc_status status;
 
     f->cells = mem_array(n, sizeof(*f->cells));
     f->chunks = mem_array(n, sizeof(*f->chunks));
-    if (sources == NULL || assigned == NULL || result.states == NULL || result.locations == NULL ||
+    if (assigned == NULL || result.states == NULL || result.locations == NULL ||
         result.chunks == NULL || f->cells == NULL || f->chunks == NULL ||
-        !choose_sources(f, shares, n_shares, total, sources) ||
-        open_save(f, total, &result) != KVC_OK || result.save == 0)
+        open_save(f, &result) != KVC_OK || result.save == 0)
         goto free_all;
     f->n_chunks = f->chunks_left = result.n_chunks;
-    note_chunks(f, &result, n, total, assigned);
+    note_chunks(f, &result, n, assigned);
     moving = true;
     f->dropping = false;
     fetch_set_state(f, FETCH_MOVING);
     n_assigned = f->chunks[f->n_chunks - 1].first + f->chunks[f->n_chunks - 1].n;
-    if (add_batches(f, assigned, n_assigned, sources, total) != KVC_OK)
+    status = add_batches(f, assigned, n_assigned);
+    f->lost = f->lost || status == KVC_E_UNKNOWN;
+    if (status != KVC_OK)
         give_up(f);
 free_all:
     mem_free(result.chunks);
     mem_free(result.locations);
     mem_free(result.states);
     mem_free(assigned);
-    mem_free(sources);
-    if (!moving)
-        fetch_free_round(f);
     return moving;
-}
-
-/* All have answered, or those who have not had their time. */
-void fetch_decide(struct fetch *f)
-{
-    struct plan_offer offers[PEERS_MAX];
-    struct plan_share shares[PEERS_MAX];
-    struct peers *peers = f->peers;
-    uint32_t n_shares, total = 0;
-    bool used[PEERS_MAX] = {false};
-
-    for (uint32_t i = 0; i < f->n_offers; i++) {
-        const struct offer *o = &f->offers[i];
-        bool whole = o->n_due == 0 && !o->failed && o->peer != NULL && o->end > o->first;
-
-        offers[i] = (struct plan_offer){o->first, whole ? o->end - o->first : 0, o->load};
-    }
-    n_shares = plan_choose(offers, f->n_offers, shares);
-    for (uint32_t i = 0; i < n_shares; i++) {
-        used[shares[i].source] = true;
-        total += shares[i].count;
-    }
-    for (uint32_t i = 0; i < f->n_offers; i++)
-        if (!used[i])
-            fetch_release(f, &f->offers[i]);
-    if (total == 0 || !move(f, shares, n_shares, total))
-        fetch_go_on(f);
-    batch_start_some(peers);
 }
 
 void fetch_batch_ended(struct fetch *f, struct peer *peer, uint32_t chunk_number,

@@ -136,6 +136,10 @@ static const char *read_answer(struct reader *r, struct message_answer *answer)
     answer->count = take_u32(r);
     answer->part = take_u32(r);
     answer->load = take_u64(r);
+    answer->n_keys = take_u32(r);
+    if (answer->n_keys > KVC_KEYS_MAX)
+        return "more keys than can be asked for";
+    answer->has = take(r, (answer->n_keys + 63) / 64 * 8ull);
     if (answer->first > KVC_KEYS_MAX || answer->count > KVC_KEYS_MAX - answer->first)
         return "more blocks than can be asked for";
     return NULL;
@@ -309,6 +313,8 @@ static void write_answer(struct writer *w, const struct message_answer *answer)
     put_u32(w, answer->count);
     put_u32(w, answer->part);
     put_u64(w, answer->load);
+    put_u32(w, answer->n_keys);
+    put(w, answer->has, (answer->n_keys + 63) / 64 * 8ull);
 }
 
 static void write_fetch(struct writer *w, const struct message_fetch *fetch)

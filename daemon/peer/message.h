@@ -76,7 +76,7 @@ struct message_query {
     uint64_t id;
     const uint8_t *namespace_digest, *fingerprint;
     uint32_t rule, window;
-    uint32_t lease_ms;
+    uint32_t lease_ms; /* 0: only which of them it has */
     const uint8_t *keys;
     uint32_t n_keys;
 };
@@ -87,6 +87,8 @@ struct message_answer {
     uint32_t first, count; /* of the keys: the first run that it has */
     uint32_t part;         /* its number there */
     uint64_t load;         /* bytes that it is sending to everybody */
+    uint32_t n_keys;       /* of a QUERY without a lease, else 0 */
+    const uint8_t *has;    /* (n_keys + 63) / 64 x 8: a bit for each that it has */
 };
 
 /* Blocks of the lease by their place in it. Destinations: of MESSAGE_PUT, and of

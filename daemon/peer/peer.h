@@ -3,11 +3,11 @@
  * is the room's door, for api/ and server.c.
  *
  * May include store/, tier/, device/, base/, kernels/ and proto/; it is the only place that knows
- * UCX. How settings name peers is read in names.h, pure plans are in plan.h and view.h, messages in message.h, control connections in link.h.
- * A fetch (fetch.c) asks the peers that asker.c is linked with and moves batches (batch.c) of
- * blocks; who asks this daemon is a guest (guest.c), served in serve.c. Each peer and guest is of one tenant, for others it does
- * not exist. All of it runs on the loop;
- * packing, unpacking and checksums on libuv's pool.
+ * UCX. How settings name peers is read in names.h, pure plans are in plan.h and view.h, messages in
+ * message.h, control connections in link.h. A fetch (fetch.c) asks the peers that asker.c is linked
+ * with and moves batches (batch.c) of blocks; who asks this daemon is a guest (guest.c), served in
+ * serve.c. Each peer and guest is of one tenant, for which there is no other. All of it runs on the
+ * loop; packing, unpacking and checksums on libuv's pool.
  *
  * A fetch is a save of the daemon's own: what comes is FILLING, verified, and published as any
  * save is. Slots and memory that a peer may still write to are not given back before its endpoint
@@ -61,14 +61,15 @@ void peers_destroy(struct peers *peers);
 
 /* Fetches. */
 
-/* Keys behind a prefix that is here, of parts that are all full ones. */
+/* Keys behind a prefix that is here. What is fetched is what the longest boundary needs that every
+ * part's rule allows, with what is here and what peers have. */
 struct peers_want {
     uint32_t tenant;
     const struct store_lookup_part *parts; /* the same number of keys in each */
     uint32_t n_parts;
     uint32_t ms; /* until it is over, however far it has come */
 };
-/* It is over: so many of the keys, without a gap from the first one, are here. */
+/* It is over: a prefix of so many of the keys is here, as far as the rules of the parts need it. */
 typedef void peers_fetched_cb(void *arg, uint32_t blocks);
 /*
  * KVC_OK: *fetch is good until fetched was called, once and never from inside a call, or the fetch

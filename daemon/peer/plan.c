@@ -34,6 +34,24 @@ uint32_t plan_choose(const struct plan_offer *offers, uint32_t n, struct plan_sh
     }
 }
 
+uint32_t plan_boundary(const struct plan_rule *rules, uint32_t n, uint32_t from, uint32_t end)
+{
+    uint32_t run[KVC_PARTS_MAX] = {0}, found = from;
+
+    for (uint32_t k = from; k < end; k++) {
+        const uint32_t length = k + 1 - from;
+        bool holds = true;
+
+        for (uint32_t p = 0; p < n; p++) {
+            run[p] = rules[p].has[k / 64] & 1ull << k % 64 ? run[p] + 1 : 0;
+            holds = holds && run[p] >= (rules[p].needed < length ? rules[p].needed : length);
+        }
+        if (holds)
+            found = k + 1;
+    }
+    return found;
+}
+
 static int compare_blocks(const struct plan_want *a, const struct plan_want *b)
 {
     if (a->part != b->part)

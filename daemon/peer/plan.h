@@ -31,6 +31,17 @@ struct plan_share {
  */
 uint32_t plan_choose(const struct plan_offer *offers, uint32_t n, struct plan_share *shares);
 
+/* Boundaries. */
+
+/* What a part has to have in front of a boundary, UINT32_MAX: everything; and has: a bit a key. */
+struct plan_rule {
+    uint32_t needed;
+    const uint64_t *has;
+};
+/* The longest boundary of from + 1 .. end for which every rule has what it needs behind `from`; or
+ * `from`. n is at most KVC_PARTS_MAX. */
+uint32_t plan_boundary(const struct plan_rule *rules, uint32_t n, uint32_t from, uint32_t end);
+
 /* Merging. */
 
 /* A block that a source can give, and where it is wanted. */

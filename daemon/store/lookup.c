@@ -205,8 +205,7 @@ static kvc_status answer(struct owner *owner, const struct store_lookup *req,
     }
     if (found->count > 0 || (found->more && found->n > 0))
         return grant(owner, req, found, lease, result, why);
-    store->stats.misses +=
-        req->quiet || (lease && req->lease == 0) ? 0 : req->parts[0].n_keys;
+    store->stats.misses += req->quiet || (lease && req->lease == 0) ? 0 : req->parts[0].n_keys;
     if (lease)
         lease_end(lease);
     return KVC_OK;
@@ -239,6 +238,25 @@ kvc_status store_lookup(struct store *store, struct owner *owner, const struct s
         *ret = result;
     store_settle(store);
     return status;
+}
+
+void store_find(const struct store *store, uint32_t part, const uint8_t *keys, uint32_t n,
+                uint64_t *ready, uint64_t *coming)
+{
+    memset(ready, 0, (n + 63) / 64 * sizeof(*ready));
+    memset(coming, 0, (n + 63) / 64 * sizeof(*coming));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = blocks_find(store->blocks, part, keys + (size_t)i * KVC_KEY_BYTES);
+
+        if (id != BLOCK_NONE)
+            (blocks_get(store->blocks, id)->state == BLOCK_READY ? ready : coming)[i / 64] |=
+                1ull << i % 64;
+    }
+}
+
+uint32_t store_needed(const struct store *store, uint32_t part)
+{
+    return part_needed(store, part);
 }
 
 static kvc_status find_by_token(const struct owner *owner, const uint8_t *token, uint32_t len,

@@ -296,6 +296,11 @@ struct store_lookup_result {
  */
 kvc_status store_lookup(struct store *store, struct owner *owner, const struct store_lookup *req,
                         struct store_lookup_result *result, struct refusal *why);
+/* Which keys of a part are here, or being filled: a bit a key, (n + 63) / 64 words of each. */
+void store_find(const struct store *store, uint32_t part, const uint8_t *keys, uint32_t n,
+                uint64_t *ready, uint64_t *coming);
+/* How many blocks in front of a boundary the rule of a part needs; UINT32_MAX: all. */
+uint32_t store_needed(const struct store *store, uint32_t part);
 kvc_status store_extend(struct store *store, struct owner *owner, uint64_t lease, uint32_t ms,
                         uint32_t *granted_ms, struct refusal *why);
 /* Idempotent: an unknown or ended lease is KVC_OK, another session's is KVC_E_DENIED. */

@@ -36,7 +36,7 @@ static size_t write_one(uint16_t type)
         m.query = (struct message_query){1, bytes, bytes, 0, 0, 30000, bytes, 64};
         break;
     case MESSAGE_ANSWER:
-        m.answer = (struct message_answer){1, 2, 0, 3, 4, 5, 6};
+        m.answer = (struct message_answer){1, 2, 0, 3, 4, 5, 6, 100, bytes};
         break;
     case MESSAGE_FETCH:
         m.fetch = (struct message_fetch){1, 2, 3, MESSAGE_PUT, 0, 64, bytes, bytes, bytes};

@@ -268,9 +268,31 @@ START_TEST(T8_neighbours_are_one_operation)
 }
 END_TEST
 
+START_TEST(S36_the_longest_boundary)
+{
+    const uint64_t all[2] = {UINT64_MAX, UINT64_MAX};
+    /* Keys 2 to 4, 10, and 62 to 65. */
+    const uint64_t some[2] = {0x1c | 1u << 10 | 3ull << 62, 3};
+    const struct plan_rule full = {UINT32_MAX, all}, gap = {UINT32_MAX, some};
+    const struct plan_rule window = {3, some}, state = {1, some};
+
+    ck_assert_uint_eq(plan_boundary(&full, 1, 0, 100), 100);
+    ck_assert_uint_eq(plan_boundary(&full, 1, 7, 7), 7);
+    ck_assert_uint_eq(plan_boundary(&gap, 1, 0, 100), 0);
+    ck_assert_uint_eq(plan_boundary(&gap, 1, 2, 100), 5);
+    ck_assert_uint_eq(plan_boundary(&window, 1, 0, 100), 66);
+    ck_assert_uint_eq(plan_boundary(&window, 1, 0, 64), 5);
+    /* What is in front of `from` is there. */
+    ck_assert_uint_eq(plan_boundary(&window, 1, 10, 60), 11);
+    ck_assert_uint_eq(plan_boundary(&state, 1, 0, 20), 11);
+    ck_assert_uint_eq(plan_boundary((const struct plan_rule[]){full, window, state}, 3, 0, 65), 65);
+    ck_assert_uint_eq(plan_boundary((const struct plan_rule[]){gap, state}, 2, 3, 100), 5);
+}
+END_TEST
+
 CHECK_MAIN("peer/plan", CHECK_UNIT_S, T1_slab_size, T1_a_slab_that_cannot_be_had,
            T2_two_views_of_one_allocation, T2_a_small_slab_has_only_the_full_view, T3_streak_rule,
            T3_what_does_not_fit_changes_no_streak, T3_mixed_workload,
            T4_a_view_is_known_by_its_length, T8_neighbours_are_one_operation,
            T9_merged_by_destination, T9_two_blocks_for_one_destination, T10_batches,
-           T19_few_sources_then_the_least_loaded)
+           T19_few_sources_then_the_least_loaded, S36_the_longest_boundary)
