@@ -85,6 +85,17 @@ class Requests(Case):
         prompts_only.serve(request, decode=15)
         self.assertEqual(other.serve(Request(request.all_token_ids + [7])), 8)
 
+    def test_generated_tokens_of_some_steps_are_saved_together(self):
+        daemon = self.daemon()
+        engine, other = self.engine(daemon, extra={"save_every": 8}), self.engine(daemon)
+        request = Request(prompt(12))
+        engine.serve(request, decode=30)
+        self.settled(daemon)
+        counts = engine.counts("scheduler")
+        self.assertLessEqual(counts["ordered_saves"], 1 + 4)
+        found = other.serve(Request(request.all_token_ids + [7]))
+        self.assertGreaterEqual(found, 42 - 8 - 2 * TOKENS)
+
     def test_drafts_are_not_saved(self):
         daemon = self.daemon()
         engine = self.engine(daemon)

@@ -26,7 +26,7 @@ class Case(support.Case):
 
     def engine(self, daemon, specs=None, **how):
         extra = {"layer_by_layer": self.by_layer, "socket": daemon.socket, "lookup_ms": MS,
-                 "save_ms": MS, "connect_ms": MS, "retry_s": 0.05, "min_tokens": 0,
+                 "save_ms": MS, "connect_ms": MS, "retry_s": 0.05, "min_tokens": 0, "save_every": 1,
                  **how.pop("extra", {})}
         engine = Engine(extra, specs, **how)
         self.addCleanup(engine.close)

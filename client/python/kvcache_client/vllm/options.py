@@ -19,6 +19,7 @@ class Options:
     min_tokens: Optional[int] = None  #: a shorter gain is computed, not loaded [what was measured]
     save: bool = True  #: false: only load
     save_decoded: bool = True  #: also blocks with generated tokens (multi-turn)
+    save_every: int = 0  #: those of all requests together, once in so many steps [half a block]
     verify: bool = True  #: compare checksums of what is loaded
     layer_by_layer: bool = False  #: beside the forward pass; needs piecewise CUDA graphs
     own_hashes: Optional[bool] = None  #: hash token ids here [where vLLM's hashes are random]

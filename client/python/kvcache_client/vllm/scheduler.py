@@ -65,6 +65,8 @@ class SchedulerSide:
         self._names = itertools.count(1)
         self._orders = StepOrders()
         self._handed: Dict[str, Tuple[Lease, int]] = {}  # to so many ranks that have it now
+        self._step = 0
+        self._save_every = options.save_every or max(1, block_tokens // 2)
         self._late: List[State] = []  # ended, perhaps with a lease that nobody knows
         self._late_at = 0.0
         self._link = Link(connect or self._connect, self._register, options.retry_s)
@@ -320,6 +322,7 @@ class SchedulerSide:
                 state.blocks = [list(ids) for ids in new.block_ids]
                 orders.fresh.extend(i for ids in new.block_ids for i in ids)
         self._take_cached(output.scheduled_cached_reqs, before, orders)
+        self._step += 1
         if self.options.save:
             for request, scheduled in output.num_scheduled_tokens.items():
                 drafts = len(output.scheduled_spec_decode_tokens.get(request, ()))
@@ -342,7 +345,11 @@ class SchedulerSide:
     def _order_save(self, name: str, before: int, scheduled: int, orders: StepOrders) -> None:
         """Blocks that this step completes. Drafts are not counted: they may be rejected."""
         state = self._requests.get(name)
-        if state is None or not self._usable(state.request) or not state.blocks:
+        if state is None or not state.blocks:
+            return
+        if self._step % self._save_every and before >= state.request.num_prompt_tokens:
+            return  # each save is a question to the daemon: one for many blocks
+        if not self._usable(state.request):
             return
         end = before + scheduled
         if not self.options.save_decoded:
