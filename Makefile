@@ -227,8 +227,9 @@ bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips 
 bench-pack: $(RELEASE)/tests/bench/pack_bench ## measure packing on the host against memcpy
 	@$<
 
-check-gpu: $(GPU_TESTS) $(GPU_PY_NEEDS) check-gpu-lines ## run the tests that need a GPU (waived where there is none)
-	@for t in $(GPU_TESTS) $(GPU_PY_TESTS:%='$(PYTHON) %'); do $$t || [ $$? -eq 77 ] || exit 1; done
+check-gpu: $(GPU_TESTS) $(GPU_PY_NEEDS) $(if $(GPU_LINES),$(DEBUG)/kvcached $(GPU_LINES)) ## run the tests that need a GPU (waived where there is none)
+	@rc=0; for t in $(GPU_TESTS) $(GPU_PY_TESTS:%='$(PYTHON) %'); do $$t || [ $$? -eq 77 ] || rc=1; done; \
+	scripts/check-gpu-lines $(DEBUG) $(GPU_LINES) || rc=1; exit $$rc
 
 check-gpu-lines: $(if $(GPU_LINES),$(DEBUG)/kvcached $(GPU_LINES))
 	@scripts/check-gpu-lines $(DEBUG) $(GPU_LINES)

@@ -122,6 +122,11 @@ kvc_status worker_load(struct worker *w, uint8_t *valid);
 // Poisons, looks up, loads, compares and releases: all n are there.
 void worker_verify(struct worker *w, uint32_t first_key, uint32_t n);
 
+// Saves and loads SCENE_TRY blocks by the daemon, from *(uint32_t *)arg on, which may fail at any
+// of it; what says that it went well did.
+#define SCENE_TRY 64u
+void scene_play_try(const struct scene_daemon *d, void *arg);
+
 // Its stream is captured meanwhile. It has 4 blocks or more.
 void worker_capture_is_refused(struct worker *w);
 

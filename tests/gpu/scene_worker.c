@@ -382,3 +382,43 @@ void worker_capture_is_refused(struct worker *w)
     worker_put(w, 1, 4);
     worker_verify(w, 1, 4);
 }
+
+static bool is_of_the_device(kvc_status status)
+{
+    return status == KVC_E_DEVICE || status == KVC_E_MAP || status == KVC_E_NO_MEMORY ||
+           status == KVC_E_UNSUPPORTED;
+}
+
+void scene_play_try(const struct scene_daemon *d, void *arg)
+{
+    const uint32_t *first = arg;
+    kvc_outcome outcome = {0};
+    struct worker w;
+    uint64_t save;
+
+    worker_open_with(&w, d,
+                     &(struct worker_options){.role = KVC_ROLE_WORKER,
+                                              .n_blocks = SCENE_TRY,
+                                              .mapped = *first / SCENE_TRY % 2 == 1,
+                                              .by_daemon = true,
+                                              .may_be_refused = true});
+    if (w.registered == KVC_OK) {
+        worker_fill(&w, *first, SCENE_TRY);
+        save = worker_save_enqueue(&w, *first, SCENE_TRY);
+        if (save != 0)
+            KVC(&w, kvc_wait(w.client, save, SCENE_MS, &outcome));
+        CHECK(outcome.status == KVC_OK || is_of_the_device(outcome.status));
+        worker_poison(&w);
+        if (worker_lookup(&w, *first, SCENE_TRY) > 0) {
+            uint8_t valid[SCENE_TRY] = {0};
+            const uint32_t n = w.lease.blocks;
+
+            if (worker_load(&w, valid) == KVC_OK)
+                CHECK(worker_wrong(&w, *first, n) == 0);
+            KVC(&w, kvc_release(w.client, w.lease.id));
+        }
+    } else {
+        CHECK(is_of_the_device(w.registered));
+    }
+    kvc_close(w.client);
+}

@@ -38,6 +38,14 @@ void switch_on(const char *name)
     close(fd);
 }
 
+bool switch_is_on(const char *name)
+{
+    char path[256];
+
+    path_of(name, path);
+    return access(path, F_OK) == 0;
+}
+
 static void break_path(const char *call, char path[256])
 {
     char name[64];
@@ -61,8 +69,8 @@ void switch_break(const struct scene_daemon *d, const char *call, int skip, int 
 
 bool switch_is_set(const char *call)
 {
-    char path[256];
+    char name[64];
 
-    break_path(call, path);
-    return access(path, F_OK) == 0;
+    snprintf(name, sizeof(name), "break-%s", call);
+    return switch_is_on(name);
 }

@@ -10,6 +10,7 @@ void switch_check(void);
 
 void switch_on(const char *name);
 void switch_off(const char *name);
+bool switch_is_on(const char *name);
 
 // The call of the daemon that comes after so many of that name (of kernels/cuda_driver.h) fails;
 // stays: and all calls of that context after it.

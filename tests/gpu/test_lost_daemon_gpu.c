@@ -36,42 +36,6 @@ static void put(const struct scene_daemon *d, uint32_t first)
     scene_run(play_put, d, &first);
 }
 
-// Saves and loads by the daemon, which fails at some of it; what says that it went well did.
-static void play_try(const struct scene_daemon *d, void *arg)
-{
-    const uint32_t *first = arg;
-    kvc_outcome outcome = {0};
-    struct worker w;
-    uint64_t save;
-
-    worker_open_with(&w, d,
-                     &(struct worker_options){.role = KVC_ROLE_WORKER,
-                                              .n_blocks = BLOCKS,
-                                              .mapped = *first / BLOCKS % 2 == 1,
-                                              .by_daemon = true,
-                                              .may_be_refused = true});
-    if (w.registered == KVC_OK) {
-        worker_fill(&w, *first, BLOCKS);
-        save = worker_save_enqueue(&w, *first, BLOCKS);
-        if (save != 0)
-            KVC(&w, kvc_wait(w.client, save, SCENE_MS, &outcome));
-        CHECK(outcome.status == KVC_OK || outcome.status == KVC_E_DEVICE ||
-              outcome.status == KVC_E_MAP);
-        worker_poison(&w);
-        if (worker_lookup(&w, *first, BLOCKS) > 0) {
-            uint8_t valid[BLOCKS] = {0};
-            const uint32_t n = w.lease.blocks;
-
-            if (worker_load(&w, valid) == KVC_OK)
-                CHECK(worker_wrong(&w, *first, n) == 0);
-            KVC(&w, kvc_release(w.client, w.lease.id));
-        }
-    } else {
-        CHECK(w.registered == KVC_E_DEVICE || w.registered == KVC_E_MAP);
-    }
-    kvc_close(w.client);
-}
-
 static bool is_lost(const struct scene_daemon *d)
 {
     return scene_stats(d).lost_gpus > 0;
@@ -97,7 +61,7 @@ static void work_until_lost(const struct scene_daemon *d, const char *call)
             fprintf(stderr, "%s: not lost\n", call);
             exit(1);
         }
-        scene_run(play_try, d, &first);
+        scene_run(scene_play_try, d, &first);
         usleep(20000);
     }
 }
@@ -122,7 +86,7 @@ static void check_that_it_goes_on(struct scene_daemon *d)
     put(d, first);
     put(d, first + BLOCKS);
     first += 3 * BLOCKS;
-    scene_run(play_try, d, &first);
+    scene_run(scene_play_try, d, &first);
     scene_settled(d);
     while (scene_stats(d).lost_extents == 0 || scene_stats(d).tiers[0].used_slots > 0) {
         CHECK(scene_now_us() < until_us);
@@ -223,7 +187,7 @@ static void leased_blocks(void)
     pid = scene_fork(play_leased, &d, NULL);
     while (!switch_is_set("ipc_open"))
         usleep(5000);
-    scene_run(play_try, &d, &first);
+    scene_run(scene_play_try, &d, &first);
     CHECK(scene_wait(pid) == 0);
     check_that_it_goes_on(&d);
 }
@@ -244,7 +208,7 @@ static void an_error_that_does_not_stay(void)
         put(&d, HELD + BLOCKS);
         switch_break(&d, calls[i], 0, UNKNOWN, false);
         for (uint32_t first = 100 * BLOCKS; switch_is_set(calls[i]); first += BLOCKS)
-            scene_run(play_try, &d, &first);
+            scene_run(scene_play_try, &d, &first);
         CHECK(!is_lost(&d));
         put(&d, 5000);
         scene_settled(&d);

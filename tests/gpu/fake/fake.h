@@ -70,6 +70,18 @@ bool fake_drop(uint64_t at, enum fake_kind kind, struct fake_range *range);
 // none.
 uint32_t fake_count_open(uint64_t owner, uint64_t *at, int change);
 
+// Notes, in a file "NAME-PID" of $KVC_FAKE_CUDA, what this process should not have done.
+void fake_note(const char *name);
+// What was enqueued on a stream that others wait for: the legacy one, or one of each thread.
+#define OWN_STREAM(stream)                                                                         \
+    do {                                                                                           \
+        if ((uintptr_t)(stream) <= 2)                                                              \
+            fake_note("null-stream");                                                              \
+    } while (0)
+
+// Copies from host memory that wait, with $KVC_FAKE_CUDA_LATE, until something is behind them.
+void fake_catch_up(void);
+
 // Launches of this process never run, from when it is set on.
 extern int kvc_fake_hold;
 

@@ -10,7 +10,9 @@
 // such calls pass before, the error, and whether it stays, for all calls in that context. The file
 // goes when it has done so. $KVC_FAKE_CUDA_NAME is the GPUs' name,
 // $KVC_FAKE_CUDA_GPUS how many there are, of which CUDA_VISIBLE_DEVICES hides and reorders some.
-// A stream of the value 0xca is being captured.
+// A stream of the value 0xca is being captured. $KVC_FAKE_CUDA_DRIVER is the driver's version
+// (12080), $KVC_FAKE_CUDA_REGISTER_MAX the most bytes of host memory that are registered at once,
+// $KVC_FAKE_CUDA_SHIFTED makes registered host memory have another address on the device.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -136,9 +138,30 @@ int fake_init(unsigned flags)
     return fake_gpu_at(0) >= 0 ? 0 : CUDA_NO_DEVICE;
 }
 
+void fake_note(const char *name)
+{
+    const char *folder = getenv("KVC_FAKE_CUDA");
+    char path[512];
+    int fd;
+
+    if (folder == NULL)
+        return;
+    snprintf(path, sizeof(path), "%s/%s-%d", folder, name, (int)getpid());
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd >= 0)
+        close(fd);
+}
+
+static int version_of_driver(void)
+{
+    const char *version = getenv("KVC_FAKE_CUDA_DRIVER");
+
+    return version != NULL ? atoi(version) : 12080;
+}
+
 int fake_driver_version(int *version)
 {
-    *version = 12080;
+    *version = version_of_driver();
     return 0;
 }
 
@@ -182,6 +205,8 @@ int fake_device_attribute(int *value, int attribute, int device)
 {
     (void)device;
     *value = attribute == 16 ? 4 : 1;
+    if (attribute == CUDA_HAS_HOST_POINTERS && getenv("KVC_FAKE_CUDA_SHIFTED") != NULL)
+        *value = 0;
     if (attribute == CUDA_HAS_FD_EXPORT && getenv("KVC_FAKE_CUDA_LEGACY") != NULL)
         *value = 0;
     return 0;
@@ -270,24 +295,47 @@ int fake_peer_enable(void *context, unsigned flags)
     return flags == 0 ? 0 : INVALID;
 }
 
+// One at a time: another, or anything else on a stream, makes it first.
+static __thread struct {
+    uint64_t to;
+    const void *from;
+    size_t bytes;
+} late;
+
+void fake_catch_up(void)
+{
+    if (late.bytes > 0)
+        memcpy((void *)(uintptr_t)late.to, late.from, late.bytes);
+    late.bytes = 0;
+}
+
 int fake_copy_async(uint64_t to, uint64_t from, size_t bytes, void *stream)
 {
-    (void)stream;
     NEED_CONTEXT;
+    OWN_STREAM(stream);
+    fake_catch_up();
     memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
     return 0;
 }
 
 int fake_to_device_async(uint64_t to, const void *from, size_t bytes, void *stream)
 {
-    MAY_FAIL;
-    return fake_copy_async(to, (uintptr_t)from, bytes, stream);
+    NEED_CONTEXT;
+    OWN_STREAM(stream);
+    fake_catch_up();
+    late.to = to;
+    late.from = from;
+    late.bytes = bytes;
+    if (getenv("KVC_FAKE_CUDA_LATE") == NULL)
+        fake_catch_up();
+    return 0;
 }
 
 int fake_set_async(uint64_t to, unsigned char value, size_t bytes, void *stream)
 {
-    (void)stream;
     NEED_CONTEXT;
+    OWN_STREAM(stream);
+    fake_catch_up();
     memset((void *)(uintptr_t)to, value, bytes);
     return 0;
 }
@@ -365,9 +413,10 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
     (void)block_y;
     (void)block_z;
     (void)shared_bytes;
-    (void)stream;
     (void)extra;
     NEED_CONTEXT;
+    OWN_STREAM(stream);
+    fake_catch_up();
     if (grid_x == 0)
         return INVALID;
     if (kvc_fake_hold)
@@ -414,6 +463,11 @@ int cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_
     };
 
     (void)flags;
+    // A newer driver has other arguments under a newer version, an older one knows no such version.
+    if (version > version_of_driver() || version >= 13000) {
+        *status = 2;
+        return NOT_FOUND;
+    }
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
         if (strcmp(calls[i].symbol, symbol) == 0 && calls[i].version == version) {
             *address = calls[i].at;

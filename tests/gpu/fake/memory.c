@@ -149,7 +149,11 @@ int fake_host_free(void *address)
 
 int fake_host_register(void *address, size_t bytes, unsigned flags)
 {
+    const char *most = getenv("KVC_FAKE_CUDA_REGISTER_MAX");
+
     NEED_CONTEXT;
+    if (most != NULL && bytes > strtoull(most, NULL, 10))
+        return INVALID;
     return madvise(address, bytes,
                    flags & CUDA_HOST_READONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0
                ? 0

@@ -17,8 +17,9 @@ int fake_context_priorities(int *least, int *greatest)
 
 int fake_stream_create(void **stream, unsigned flags)
 {
-    (void)flags;
     NEED_CONTEXT;
+    if (flags != CUDA_STREAM_NON_BLOCKING)
+        fake_note("blocking-stream");
     *stream = DEVICE_STREAM;
     return 0;
 }
@@ -37,8 +38,9 @@ int fake_stream_destroy(void *stream)
 
 int fake_stream_synchronize(void *stream)
 {
-    (void)stream;
     NEED_CONTEXT;
+    OWN_STREAM(stream);
+    fake_catch_up();
     return 0;
 }
 
@@ -108,8 +110,9 @@ int fake_stream_call(void *stream, void (*call)(void *arg), void *arg)
 {
     struct host_call *c;
 
-    (void)stream;
     NEED_CONTEXT;
+    OWN_STREAM(stream);
+    fake_catch_up();
     if (fake_switch("lose-calls")) // what becomes of them after an error of the context
         return 0;
     pthread_once(&calls.once, start_calls);
@@ -138,8 +141,9 @@ static void write_word(uint64_t to, uint64_t value)
 
 int fake_stream_write(void *stream, uint64_t to, uint64_t value, unsigned flags)
 {
-    (void)stream;
     NEED_CONTEXT;
+    OWN_STREAM(stream);
+    fake_catch_up();
     if (flags != 0 || to % 8 != 0 || (kvc_fake_hold && n_held == HELD_MAX))
         return INVALID;
     if (kvc_fake_hold) {
@@ -172,8 +176,9 @@ int fake_event_destroy(void *event)
 int fake_event_record(void *event, void *stream)
 {
     (void)event;
-    (void)stream;
     NEED_CONTEXT;
+    OWN_STREAM(stream);
+    fake_catch_up();
     return 0;
 }
 
