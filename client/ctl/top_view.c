@@ -96,7 +96,7 @@ void top_table_choose(struct top_table *table, const struct top_view *view)
 
 void top_table_sort(struct top_table *table, int step)
 {
-    uint32_t n = 0;
+    uint32_t n = 1;
 
     while (n < COLUMNS_MAX && table->view->columns[n].head)
         n++;
