@@ -133,6 +133,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: Optional[SchedulerSide] = None
         self._worker: Optional[WorkerSide] = None
         self._said: Dict[str, int] = {}
+        self._seen: Dict[str, int] = {}
         self._logged, self._logged_at = {}, time.monotonic()  # type: Dict[str, int], float
         self._orders = StepOrders()
         if role == KVConnectorRole.SCHEDULER:
@@ -316,6 +317,10 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_kv_connector_stats(self) -> Optional[KvcacheStats]:
         """What was counted since the last call."""
+        side = self._scheduler or self._worker
+        if side is None or (side is self._worker and side.counts == self._seen):
+            return None
+        self._seen = dict(side.counts)
         counts = self._counts()
         new = {k: n - self._said.get(k, 0) for k, n in counts.items() if n != self._said.get(k, 0)}
         figures = self._figures()

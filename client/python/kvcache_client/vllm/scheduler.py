@@ -323,8 +323,11 @@ class SchedulerSide:
                 orders.fresh.extend(i for ids in new.block_ids for i in ids)
         self._take_cached(output.scheduled_cached_reqs, before, orders)
         self._step += 1
+        together = self._step % self._save_every == 0
         if self.options.save:
             for request, scheduled in output.num_scheduled_tokens.items():
+                if scheduled == 1 and not together:
+                    continue
                 drafts = len(output.scheduled_spec_decode_tokens.get(request, ()))
                 self._order_save(request, before.get(request, 0), scheduled - drafts, orders)
         return orders
