@@ -113,7 +113,6 @@ static void in_each_call(void)
         {"stream_call", 0, ILLEGAL_ADDRESS},
         {"event_record", 0, ILLEGAL_ADDRESS},
         {"event_query", 0, ILLEGAL_ADDRESS},
-        {"event_query", 3, UNKNOWN},
         {"ipc_open", 0, ILLEGAL_ADDRESS},
         {"memory_range", 0, ECC},
         {"vmm_import", 0, ILLEGAL_ADDRESS},
@@ -141,8 +140,12 @@ static void in_each_call(void)
         scene_populated(&d);
         put(&d, HELD);
         put(&d, HELD + BLOCKS);
+        // The driver is asked about a copy only when its end was not told.
+        if (strcmp(calls[i].call, "event_query") == 0)
+            switch_on("lose-calls");
         switch_break(&d, calls[i].call, calls[i].skip, calls[i].error, true);
         work_until_lost(&d, calls[i].call);
+        switch_off("lose-calls");
         CHECK(!switch_is_set(calls[i].call));
         check_that_it_goes_on(&d);
     }
