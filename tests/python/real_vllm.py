@@ -110,7 +110,8 @@ class Engine:
                 kv_role="kv_both", kv_load_failure_policy="recompute",
                 kv_connector_extra_config={
                     "socket": socket, "connect_ms": MS, "lookup_ms": MS, "save_ms": MS,
-                    "model": "a model", "min_tokens": 0, **extra}),
+                    "model": "a model", "min_tokens": 0, "save_every": 1,
+                    **extra}),
         )
         self.config.cache_config.num_gpu_blocks = BLOCKS
         names = [f"model.layers.{i}.self_attn.attn" for i in range(LAYERS)]
