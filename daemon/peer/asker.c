@@ -133,8 +133,9 @@ static bool is_fast(const char *lanes)
  * over TCP only with the protocols that are on from UCX 1.16. Everything else UCX emulates by
  * copies of its own, without a word: messages are better there. MESSAGE_VIEWS: nothing.
  */
-static uint32_t native_mode(const char *lanes, const char *version)
+uint32_t peers_native_mode(const struct peers *peers, const char *lanes)
 {
+    const char *version = ucx_version(peers->ucx);
     unsigned major = 0, minor = 0;
     bool new;
 
@@ -153,7 +154,7 @@ static kvc_status choose_mode(struct peer *peer, uint32_t theirs)
 {
     const uint32_t allowed = theirs & peers_modes(peer->peers);
     const char *version = ucx_version(peer->peers->ucx);
-    uint32_t native = native_mode(peer->transports, version);
+    uint32_t native = peers_native_mode(peer->peers, peer->transports);
 
     peer->mode = native;
     peer->may_send = (allowed & 1u << MESSAGE_SEND) != 0;
@@ -205,6 +206,28 @@ static bool on_ready(void *arg, struct link *link, struct message_ready *ready)
     return peers_describe(peer->peers, &peer->lanes, ready, peer->peers->ask);
 }
 
+static void joined_cb(struct ucx_op *op, kvc_status status)
+{
+    struct peer *peer = container_of(op, struct peer, joining);
+
+    if (peer->state != PEER_LINKING || peer->control->state != LINK_OPEN)
+        return;
+    if (status != KVC_OK) {
+        link_end(peer->control, "UCX cannot connect");
+        return;
+    }
+    peer->backoff_ms = BACKOFF_MS;
+    set_state(peer, PEER_OPEN);
+    log_info("peer", "peer open name=%s mode=\"%s\" lanes=\"%s\" reason=\"%s\"", peer->name,
+             message_mode_name(peer->mode), peer->transports, peer->reason);
+}
+
+/*
+ * Remote keys are opened only where they will be used: for operations that it emulates UCX 1.13
+ * greets the other side by itself then, and it dies when an endpoint ends while its answer to such
+ * a greeting waits for a connection. For the same reason nothing is asked before the connection
+ * has been made.
+ */
 static kvc_status on_open(void *arg, struct link *link, const struct message_ready *ready)
 {
     const struct ucx_endpoint_events events = {arg, endpoint_failed};
@@ -217,18 +240,18 @@ static kvc_status on_open(void *arg, struct link *link, const struct message_rea
         return status;
     ucx_lanes(peer->endpoint, lanes);
     note_lanes(peer, lanes);
-    status = regions_open(peer->endpoint, ready, peer->regions);
-    if (status == KVC_OK)
-        status = choose_mode(peer, ready->modes);
+    status = choose_mode(peer, ready->modes);
+    if (status == KVC_OK && peer->mode == MESSAGE_GET) {
+        status = regions_open(peer->endpoint, ready, peer->regions);
+        peer->registrations += ready->n_regions;
+    }
     if (status != KVC_OK)
         return status;
     peer->epoch = link->epoch;
-    peer->registrations += ready->n_regions;
-    peer->backoff_ms = BACKOFF_MS;
     peer->streak = (struct view_streak){0};
-    set_state(peer, PEER_OPEN);
-    log_info("peer", "peer open name=%s mode=\"%s\" lanes=\"%s\" reason=\"%s\"", peer->name,
-             message_mode_name(peer->mode), peer->transports, peer->reason);
+    peer->joining.done = joined_cb;
+    peer->joining_us = clock_now_us();
+    ucx_flush(peer->endpoint, &peer->joining);
     return KVC_OK;
 }
 
@@ -340,6 +363,8 @@ void peer_look(struct peer *peer, uint64_t now)
     const uint64_t silence = peer->peers->config.silence_ms * CLOCK_MS_US;
     const struct message ping = {.type = MESSAGE_PING, .id = now};
 
+    if (peer->state == PEER_LINKING && peer->endpoint != NULL && now > peer->joining_us + silence)
+        link_end(peer->control, "UCX does not connect");
     if (peer->state != PEER_OPEN || now < peer->control->heard_us)
         return;
     if (now - peer->control->heard_us > silence)

@@ -54,6 +54,7 @@ static kvc_status on_open(void *arg, struct link *link, const struct message_rea
 {
     const struct ucx_endpoint_events events = {arg, endpoint_failed};
     struct guest *g = arg;
+    char lanes[UCX_LANES_MAX];
     const struct owner_identity identity = {
         .tenant = g->tenant, .role = STORE_ROLE_READER, .pid = getpid()};
     kvc_status status = store_owner_open(g->peers->config.store, &identity, NULL, &g->owner);
@@ -61,13 +62,18 @@ static kvc_status on_open(void *arg, struct link *link, const struct message_rea
     if (status == KVC_OK)
         status =
             ucx_connect(g->peers->serve, ready->address, ready->address_len, &events, &g->endpoint);
-    if (status == KVC_OK)
+    if (status != KVC_OK)
+        return status;
+    /* Where it may be put by itself; asker.c says why nowhere else. */
+    ucx_lanes(g->endpoint, lanes);
+    if (peers_native_mode(g->peers, lanes) == MESSAGE_PUT) {
         status = regions_open(g->endpoint, ready, g->regions);
+        g->registrations += ready->n_regions;
+    }
     if (status != KVC_OK)
         return status;
     g->epoch = link->epoch;
     g->modes = ready->modes & peers_modes(g->peers);
-    g->registrations += ready->n_regions;
     log_info("peer", "peer asks name=%s", g->name);
     return KVC_OK;
 }

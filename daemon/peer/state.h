@@ -49,7 +49,7 @@ struct filler {
 enum peer_state {
     PEER_WAITING,   /* until its next attempt */
     PEER_RESOLVING, /* its name */
-    PEER_LINKING,
+    PEER_LINKING, /* and then the endpoint */
     PEER_OPEN,
     PEER_CLOSING, /* the endpoint, or the link, is not quite gone */
     PEER_STOPPED,
@@ -72,6 +72,8 @@ struct peer {
 
     struct link *control;
     struct ucx_endpoint *endpoint;
+    struct ucx_op joining; /* flushes it: nothing is asked before it is connected */
+    uint64_t joining_us;
     char transports[UCX_LANES_MAX];
     uint32_t mode; /* enum message_mode */
     bool may_send; /* MESSAGE_SEND, too */
@@ -165,6 +167,8 @@ kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner)
 /* Registers a part that is in the table for an owner of the daemon's own. */
 kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t part);
 uint32_t peers_modes(const struct peers *peers);
+/* The one-sided way that these lanes have by themselves; MESSAGE_VIEWS: none. */
+uint32_t peers_native_mode(const struct peers *peers, const char *lanes);
 /* Who may connect; and of which tenant he is. */
 bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address,
                  uint32_t *tenant);

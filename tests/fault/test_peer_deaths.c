@@ -188,6 +188,28 @@ START_TEST(T13_an_operation_that_fails)
 }
 END_TEST
 
+/*
+ * UCX 1.13 aborts when an endpoint ends while its answer to another one's greeting waits, and it
+ * greets when a remote key is opened whose operations it emulates: none is.
+ */
+START_TEST(T13_remote_keys_are_opened_only_where_they_are_used)
+{
+    struct pair_row row;
+
+    begin(2, "exact", MS);
+    row = pair_row(asker(), "serves", 0);
+    if (strstr(row.reason, "emulate") != NULL) {
+        /* Of the memory for its batches, and no more. */
+        ck_assert_uint_eq(row.registrations, 1);
+        ck_assert_uint_eq(pair_row(p.daemons[0], "asks", 0).registrations, 1);
+    }
+    engine_put(&a, 100, 10);
+    engine_verify_all(&b, 100, 10);
+    engine_close(&a);
+    end();
+}
+END_TEST
+
 START_TEST(T13_an_endpoint_that_cannot_be_made_is_tried_again)
 {
     begin(2, "views", MS);
@@ -319,7 +341,9 @@ CHECK_MAIN_LOOPS(
     "fault/peer_deaths", CHECK_LIFE_S, {T13_a_source_is_killed_in_each_state, 0, 2 * STATES - 1},
     {T13_a_source_that_hangs_costs_the_deadline_and_no_more, 0, 0},
     {T13_other_peers_do_not_notice, 0, 0}, {T13_what_is_lost_at_one_peer_comes_from_another, 0, 0},
-    {T13_an_operation_that_fails, 0, 0}, {T13_an_endpoint_that_cannot_be_made_is_tried_again, 0, 0},
+    {T13_an_operation_that_fails, 0, 0},
+    {T13_remote_keys_are_opened_only_where_they_are_used, 0, 0},
+    {T13_an_endpoint_that_cannot_be_made_is_tried_again, 0, 0},
     {T15_an_answer_that_comes_late, 0, 0}, {T15_a_source_that_starts_again_is_another, 0, 0},
     {T14_an_asker_that_dies_leaves_nothing_at_the_source, 0, 1},
     {T16_one_slow_peer_does_not_delay_the_others, 0, 0}, {T16_bytes_in_flight_are_bounded, 0, 0})
