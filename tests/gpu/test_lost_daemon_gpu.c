@@ -128,7 +128,6 @@ static void in_each_call(void)
         {"vmm_unmap", 0, ILLEGAL_ADDRESS},
         {"vmm_release", 0, ECC},
         {"memory_free", 0, ILLEGAL_ADDRESS},
-        {"event_destroy", 0, ILLEGAL_ADDRESS},
     };
     const size_t step = getenv("KVC_TEST_LONG") != NULL ? 1 : 4;
 
