@@ -111,7 +111,8 @@ class Packer:
         at = self.out.data_ptr()
         to = (ctypes.c_void_p * count)(*range(at, at + count * size, size))
         bases = [c.data_ptr() for c in self.cache]
-        of = (ctypes.c_void_p * count)(*(b + i * size for i in self.ids for b in bases))
+        stride = self.cache[0].stride(0)  # bytes; of slices that lie together, more than a slice
+        of = (ctypes.c_void_p * count)(*(b + i * stride for i in self.ids for b in bases))
         sizes = (ctypes.c_size_t * count)(*([size] * count))
         attributes = _Attributes(order=1)
         first = ctypes.c_size_t(0)
