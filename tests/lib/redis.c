@@ -43,7 +43,8 @@ bool redis_start(int port)
     ck_assert_int_ge(server, 0);
     if (server == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        freopen("/dev/null", "w", stdout);
+        if (freopen("/dev/null", "w", stdout) == NULL)
+            _exit(126);
         execl(PROGRAM, "redis-server", "--port", text, "--bind", "127.0.0.1", "--save", "",
               "--appendonly", "no", NULL);
         _exit(127);
