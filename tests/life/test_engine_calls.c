@@ -207,7 +207,7 @@ START_TEST(S29_a_request_aborted_at_each_stage)
     kvc_lease lease;
     bool saves = _i >= 4;
     // Ranks that have leases of their own; from stage 3 on the first has loaded and let go.
-    uint32_t from = _i >= 3, to = _i == 0 ? 0 : _i == 1 ? 1 : RANKS;
+    uint32_t from = _i >= 3, to = _i == 0 ? 0 : _i == 1 ? 1 : RANKS, there;
 
     hybrid_open(&h, NULL);
     hybrid_prefill(&h, 0, 8);
@@ -225,8 +225,11 @@ START_TEST(S29_a_request_aborted_at_each_stage)
     for (uint32_t r = 0; saves && r < RANKS; r++)
         hybrid_end_step(&h, r, true, outcomes);
     expect_quiet();
-    // What it had computed is there if all of it was saved, and serves the next one.
-    ck_assert_uint_eq(hybrid_lookup(&h, 10, &lease), _i == 5 ? 12 : 8);
+    // What it had computed is there if all of it was saved, and serves the next one. The daemon's
+    // copies may have been called off in between.
+    there = hybrid_lookup(&h, 10, &lease);
+    ck_assert_uint_ge(there, _i == 5 && !check_copies_by_daemon() ? 12 : 8);
+    ck_assert_uint_le(there, _i == 5 ? 12 : 8);
     load_all(&lease);
     ck_assert_int_eq(hybrid_release(&h, lease.id), KVC_OK);
     hybrid_close(&h);
