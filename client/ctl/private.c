@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,6 +21,10 @@
 
 #define START_MS 10000
 #define STOP_MS  10000
+
+#define PORT_FIRST 10000
+#define PORT_END   32000
+#define PORT_TRIES 100
 
 static void pause_ms(long ms)
 {
@@ -157,23 +162,41 @@ static void stop_janitor(struct private_daemon *daemon)
     daemon->janitor = 0;
 }
 
-static int free_port(void)
+static bool is_free(int port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(address);
-    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = -1;
+    const struct sockaddr_in address = {.sin_family = AF_INET,
+                                        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                        .sin_port = htons((uint16_t)port)};
+    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    bool free;
 
-    if (sock >= 0 && bind(sock, (struct sockaddr *)&address, sizeof(address)) == 0 &&
-        getsockname(sock, (struct sockaddr *)&address, &len) == 0)
-        port = ntohs(address.sin_port);
-    if (sock >= 0)
-        close(sock);
-    return port;
+    if (sock < 0)
+        return false;
+    setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    free = bind(sock, (const struct sockaddr *)&address, sizeof(address)) == 0;
+    close(sock);
+    return free;
+}
+
+/* None that the kernel gives to connections: it may before the daemon has it. */
+static int choose_port(void)
+{
+    for (int i = 0; i < PORT_TRIES; i++) {
+        uint16_t random;
+        int port;
+
+        if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+            return -1;
+        port = PORT_FIRST + random % (PORT_END - PORT_FIRST);
+        if (is_free(port))
+            return port;
+    }
+    return -1;
 }
 
 bool private_peers_choose(const char *directory, struct private_peers peers[2])
 {
-    int ports[2] = {free_port(), free_port()};
+    int ports[2] = {choose_port(), choose_port()};
 
     for (int i = 0; i < 2; i++) {
         peers[i].directory = directory;
