@@ -252,6 +252,7 @@ static kvc_status on_open(void *arg, struct link *link, const struct message_rea
     peer->joining.done = joined_cb;
     peer->joining_us = clock_now_us();
     ucx_flush(peer->endpoint, &peer->joining);
+    peers_tick_soon(peer->peers);
     return KVC_OK;
 }
 

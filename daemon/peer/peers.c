@@ -281,15 +281,18 @@ static void tick_cb(uv_timer_t *timer)
     const uint64_t now = clock_now_us();
     struct peer *peer;
     struct guest *guest, *after;
+    bool busy = peers->n_fetches > 0;
 
     list_for_each(peer, &peers->list, link) {
+        /* UCX wakes nobody when a connection has been made. */
+        busy = busy || (peer->state == PEER_LINKING && peer->endpoint != NULL);
         peer_look(peer, now);
         batch_look(peer, now);
     }
     list_for_each_safe(guest, after, &peers->guests, link)
         guest_look(guest, now);
     fetch_look_all(peers, now);
-    uv_timer_start(&peers->tick, tick_cb, peers->n_fetches > 0 ? BUSY_TICK_MS : IDLE_TICK_MS, 0);
+    uv_timer_start(&peers->tick, tick_cb, busy ? BUSY_TICK_MS : IDLE_TICK_MS, 0);
 }
 
 void peers_tick_soon(struct peers *peers)
