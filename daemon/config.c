@@ -106,11 +106,12 @@ static const struct option options[] = {
 #define OPTIONS (sizeof(options) / sizeof(options[0]))
 
 _Static_assert(OPTIONS <= CONFIG_ROWS_MAX, "more options than origins");
-_Static_assert(CONFIG_SOCKETS_TEXT_MAX <= CONFIG_LIST_TEXT_MAX &&
-                   CONFIG_ALLOW_TEXT_MAX <= CONFIG_LIST_TEXT_MAX &&
-                   PEER_NAMES_TEXT_MAX <= CONFIG_LIST_TEXT_MAX &&
-                   CONFIG_QUOTA_TEXT_MAX <= CONFIG_LIST_TEXT_MAX,
-               "a list is longer than the longest");
+#define FITS(text_max)                                                                             \
+    _Static_assert((text_max) <= CONFIG_LIST_TEXT_MAX, "a list is longer than the longest")
+FITS(CONFIG_SOCKETS_TEXT_MAX);
+FITS(CONFIG_ALLOW_TEXT_MAX);
+FITS(PEER_NAMES_TEXT_MAX);
+FITS(CONFIG_QUOTA_TEXT_MAX);
 
 bool config_explain(char *why, const char *format, ...)
 {

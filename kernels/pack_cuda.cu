@@ -5,7 +5,8 @@
 #include "kernels/checksum.h"
 #include "kernels/pack_cuda_args.h"
 
-namespace {
+namespace
+{
 
 constexpr uint32_t lanes = 32;
 constexpr uint32_t piece_units = PACK_CUDA_PIECE_BYTES / CHECKSUM_UNIT;
@@ -78,7 +79,7 @@ __device__ uint64_t copy_rows(const struct piece &piece, uint32_t first)
     for (uint32_t i = 0; i < steps; i++) {
         uint32_t unit = first + i * lanes;
         if (full || unit < piece.units)
-            v[i] = load_unit<gather ? align : 16>(from + unit * 16);
+            v[i] = load_unit < gather ? align : 16 > (from + unit * 16);
     }
     uint64_t sum = 0, key = piece.key + first * CHECKSUM_STEP;
 #pragma unroll
@@ -140,8 +141,8 @@ __device__ uint64_t copy_piece(const struct piece &piece, uint32_t lane)
 }
 
 /* The slice that piece number `piece` of the layout belongs to, where slices are not alike. */
-__device__ uint32_t search_slice(const uint32_t *first_piece, uint32_t low,
-                                              uint32_t high, uint32_t piece)
+__device__ uint32_t search_slice(const uint32_t *first_piece, uint32_t low, uint32_t high,
+                                 uint32_t piece)
 {
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
@@ -284,8 +285,9 @@ __device__ bool count_pieces(const struct pack_cuda_args &args, uint32_t number,
 /*
  * The last thread block to have copied pieces of a span publishes it. Order: every thread's bytes
  * and sums, its block's barrier, the fence, the count; the last block's count, the fence, the
- * cells, the barrier, the fence of the system, the word. Fences are cumulative, so whoever reads the
- * word anywhere in the system with acquire sees all bytes and cells of the span. A lane has a span.
+ * cells, the barrier, the fence of the system, the word. Fences are cumulative, so whoever reads
+ * the word anywhere in the system with acquire sees all bytes and cells of the span. A lane has a
+ * span.
  */
 template <bool summed>
 __device__ void publish(const struct pack_cuda_args &args, uint32_t first, uint32_t end,
@@ -317,8 +319,8 @@ __device__ void publish(const struct pack_cuda_args &args, uint32_t first, uint3
         for (uint32_t rest = ended; rest != 0; rest &= rest - 1) {
             const struct pack_cuda_span_args &span = args.spans[__ffs(rest) - 1];
             if (thread < span.n_blocks)
-                ((volatile uint64_t *)span.cells)[thread] = atomicExch(
-                    (unsigned long long *)scratch->sums[span.first_block + thread], 0);
+                ((volatile uint64_t *)span.cells)[thread] =
+                    atomicExch((unsigned long long *)scratch->sums[span.first_block + thread], 0);
         }
         __syncthreads();
     }
@@ -359,8 +361,8 @@ __device__ void copy_pieces(const struct pack_cuda_args &args, uint32_t first, u
 }
 
 /*
- * A thread block copies consecutive pieces, mostly of one block: few sums meet at one address of the
- * scratch, and few thread blocks have a part in a span.
+ * A thread block copies consecutive pieces, mostly of one block: few sums meet at one address of
+ * the scratch, and few thread blocks have a part in a span.
  */
 template <bool gather, bool summed, bool small>
 __device__ void copy_job(const struct pack_cuda_args &args)
@@ -382,7 +384,7 @@ __device__ void copy_job(const struct pack_cuda_args &args)
 } // namespace
 
 #define PACK_KERNEL(name, gather, summed, small)                                                   \
-    extern "C" __global__ void __launch_bounds__(PACK_CUDA_THREADS, 3)                                         \
+    extern "C" __global__ void __launch_bounds__(PACK_CUDA_THREADS, 3)                             \
         name(const __grid_constant__ struct pack_cuda_args args)                                   \
     {                                                                                              \
         copy_job<gather, summed, small>(args);                                                     \
