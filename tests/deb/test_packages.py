@@ -23,13 +23,13 @@ NAMES = ("kvcached", "libkvcache0", "libkvcache-dev")
 # with it, by the PID namespace.
 OWN_ROOT = """
 set -e
-mount -t tmpfs none "$1"
+mount -t tmpfs none "$1" || exit 99
 mkdir "$1/up" "$1/work" "$1/root"
 mount -t overlay -o lowerdir=/,upperdir="$1/up",workdir="$1/work" none "$1/root" || exit 99
-mount -t tmpfs none "$1/root/run"
-mount -t tmpfs none "$1/root/tmp"
+mount -t tmpfs none "$1/root/run" || exit 99
+mount -t tmpfs none "$1/root/tmp" || exit 99
 mount -t proc proc "$1/root/proc" || exit 99
-mount --rbind /dev "$1/root/dev"
+mount --rbind /dev "$1/root/dev" || exit 99
 mkdir "$1/root/tmp/deb"
 cp build/deb/*.deb "$1/root/tmp/deb"
 awk -f scripts/demo-trace >"$1/root/tmp/trace.jsonl"
@@ -73,7 +73,7 @@ class Packages(support.Case):
             cwd=support.ROOT, capture_output=True, text=True,
         )
         if done.returncode == 99 or "unshare failed" in done.stderr:
-            self.skipTest("no mounts here: " + done.stderr.strip().splitlines()[0])
+            self.skipTest("no mounts here: " + (done.stderr.strip() or "?").splitlines()[0])
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
