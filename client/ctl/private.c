@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/admin.h"
 #include "client/ctl/interrupt.h"
 #include "client/kvcache.h"
 
@@ -281,6 +282,41 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
     }
     remove_folder(daemon);
     return false;
+}
+
+/* Of the peers that the daemon asks; as `kvcachectl peers` shows them. */
+static bool has_open_link(kvc_client *client)
+{
+    enum { WAY = 1, STATE = 2 };
+    struct admin_list list;
+
+    if (admin_list(client, "peers", 0, 0, &list) != KVC_OK)
+        return false;
+    for (size_t r = 0; r < list.n_rows; r++)
+        if (list.rows[r].n_values > STATE && strcmp(list.rows[r].values[WAY], "serves") == 0 &&
+            strcmp(list.rows[r].values[STATE], "open") == 0)
+            return true;
+    return false;
+}
+
+bool private_wait_linked(const struct private_daemon *daemon)
+{
+    kvc_client *client;
+    kvc_options options = {.socket = daemon->socket,
+                           .name = "start",
+                           .role = KVC_ROLE_OPERATOR,
+                           .connect_ms = START_MS};
+    bool linked = false;
+
+    if (kvc_connect(&options, &client) != KVC_OK)
+        return false;
+    for (int waited = 0; waited < START_MS && !linked && !interrupt_came(); waited += 5) {
+        linked = has_open_link(client);
+        if (!linked)
+            pause_ms(5);
+    }
+    kvc_close(client);
+    return linked;
 }
 
 bool private_stop(struct private_daemon *daemon)

@@ -34,6 +34,12 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
                    const struct private_peers *peers, struct private_daemon *daemon, char *error,
                    size_t error_size);
 
+/*
+ * Waits until a daemon has a link to the other one. false: it found none in the time that a start
+ * may take.
+ */
+bool private_wait_linked(const struct private_daemon *daemon);
+
 /* Two addresses of this host that nobody listens on now, each the other's peer. */
 bool private_peers_choose(const char *directory, struct private_peers peers[2]);
 

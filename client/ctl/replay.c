@@ -303,6 +303,9 @@ static int run_and_stop(struct replay *replay)
             return CTL_FAILED;
         }
         replay->ctl->socket = replay->daemon.socket;
+        if (two && !(private_wait_linked(&replay->daemon) && private_wait_linked(&replay->other)))
+            fprintf(stderr, "%s: the two daemons have not found each other yet\n",
+                    replay->ctl->program);
     }
     int result = interrupt_came() ? CTL_FAILED : run(replay);
     if (replay->daemons == 2 && !private_stop(&replay->other)) {
