@@ -24,16 +24,16 @@ NAMES = ("kvcached", "libkvcache0", "libkvcache-dev")
 OWN_ROOT = """
 set -e
 mount -t tmpfs none "$1" || exit 99
-mkdir "$1/up" "$1/work" "$1/root"
-mount -t overlay -o lowerdir=/,upperdir="$1/up",workdir="$1/work" none "$1/root" || exit 99
-mount -t tmpfs none "$1/root/run" || exit 99
-mount -t tmpfs none "$1/root/tmp" || exit 99
-mount -t proc proc "$1/root/proc" || exit 99
-mount --rbind /dev "$1/root/dev" || exit 99
-mkdir "$1/root/tmp/deb"
-cp build/deb/*.deb "$1/root/tmp/deb"
-awk -f scripts/demo-trace >"$1/root/tmp/trace.jsonl"
-chroot "$1/root" env -i HOME=/root LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin \\
+mkdir "$1/up" "$1/work" "$1/system"
+mount -t overlay -o lowerdir=/,upperdir="$1/up",workdir="$1/work" none "$1/system" || exit 99
+mount -t tmpfs none "$1/system/run" || exit 99
+mount -t tmpfs none "$1/system/tmp" || exit 99
+mount -t proc proc "$1/system/proc" || exit 99
+mount --rbind /dev "$1/system/dev" || exit 99
+mkdir "$1/system/tmp/deb"
+cp build/deb/*.deb "$1/system/tmp/deb"
+awk -f scripts/demo-trace >"$1/system/tmp/trace.jsonl"
+chroot "$1/system" env -i HOME=/root LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin \\
     DEBIAN_FRONTEND=noninteractive bash -euc "$2"
 """
 
