@@ -35,6 +35,10 @@ class Load:
             if self.steps > 20000:
                 raise AssertionError("requests do not end")
 
+    def idle_step(self):
+        """As beside requests of others, with none of its own."""
+        self.engine.run(step([], [], {}), [])
+
     def step(self):
         self.steps += 1
         while self.waiting and len(self.running) < self.at_once:
