@@ -115,7 +115,7 @@ struct admin_watch_part {
 enum admin_event_type { ADMIN_STORED = 1, ADMIN_REMOVED = 2, ADMIN_CLEARED = 3 };
 struct admin_event {
     uint64_t sequence;
-    uint32_t type, tier; /* a later daemon may have types that are none of these */
+    uint32_t type, tier;   /* a later daemon may have types that are none of these */
     const uint8_t *key;    /* NULL: of no key */
     const uint8_t *parent; /* NULL: not known */
     const struct admin_watch_part *part;
@@ -134,6 +134,7 @@ enum admin_action { ADMIN_LOOK, ADMIN_BEGIN, ADMIN_END };
 struct admin_drain {
     bool draining, drained;
     uint64_t filling_slots, open_loads, leases, moving_blocks, sessions, quarantined_slots;
+    uint64_t fetches; /* from peers */
 };
 kvc_status admin_drain(kvc_client *client, enum admin_action action, struct admin_drain *drain);
 struct admin_verify {

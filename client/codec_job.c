@@ -27,6 +27,7 @@ bool codec_get_drain_reply(struct codec_scratch *scratch, const struct wire_pack
         .moving_blocks = message->moving_blocks,
         .sessions = message->sessions,
         .quarantined_slots = message->quarantined_slots,
+        .fetches = message->fetches,
     };
     return true;
 }

@@ -13,7 +13,8 @@
 #include "client/ctl/option.h"
 #include "client/ctl/terminal.h"
 
-#define LOOK_US 200000u
+#define LOOK_US  200000u
+#define TEXT_MAX 256
 
 struct options {
     bool undo, no_wait;
@@ -35,11 +36,12 @@ static const struct option_row rows[] = {
     }
 static const struct field fields[] = {
     FIELD(draining, FIELD_BOOL, "whether a drain is in force"),
-    FIELD(drained, FIELD_BOOL, "and of the next four nothing is left"),
+    FIELD(drained, FIELD_BOOL, "and of the next five nothing is left"),
     FIELD(filling_slots, FIELD_UINT64, "of saves under way"),
     FIELD(open_loads, FIELD_UINT64, "under way"),
     FIELD(leases, FIELD_UINT64, "held"),
     FIELD(moving_blocks, FIELD_UINT64, "being copied between tiers"),
+    FIELD(fetches, FIELD_UINT64, "from peers, under way"),
     FIELD(sessions, FIELD_UINT64, "connected, without operators"),
     FIELD(quarantined_slots, FIELD_UINT64, "that wait for proof that nobody writes to them"),
 };
@@ -48,7 +50,9 @@ static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
 static const struct option_table table = {
     .help =
         "Drains the daemon, before it is stopped or replaced: new sessions, leases and saves are\n"
-        "refused, what is under way goes on, and leases end by their time.\n"
+        "refused, what is under way goes on, and leases end by their time. Peers find nothing here "
+        "any\n"
+        "more, are asked for nothing, and finish what they are fetching.\n"
         "Ends with 0 when nothing is left.\n"
         "The drain stays in force until it is undone or the daemon ends.",
     .json = &shape,
@@ -56,14 +60,31 @@ static const struct option_table table = {
 
 static uint64_t left(const struct admin_drain *drain)
 {
-    return drain->filling_slots + drain->open_loads + drain->leases + drain->moving_blocks;
+    return drain->filling_slots + drain->open_loads + drain->leases + drain->moving_blocks +
+           drain->fetches;
 }
 
-static const char *describe(const struct admin_drain *drain, char text[128])
+/* Only what is left, so that it fits beside the bar. */
+static const char *describe(const struct admin_drain *drain, char text[TEXT_MAX])
 {
-    snprintf(text, 128, "%llu slots filling, %llu loads, %llu leases, %llu blocks moving",
-             (unsigned long long)drain->filling_slots, (unsigned long long)drain->open_loads,
-             (unsigned long long)drain->leases, (unsigned long long)drain->moving_blocks);
+    const struct {
+        uint64_t n;
+        const char *what;
+    } kinds[] = {
+        {drain->filling_slots, "slots filling"},
+        {drain->open_loads, "loads"},
+        {drain->leases, "leases"},
+        {drain->moving_blocks, "blocks moving"},
+        {drain->fetches, "fetches"},
+    };
+    size_t len = 0;
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (kinds[i].n > 0)
+            len += (size_t)snprintf(text + len, TEXT_MAX - len, "%s%llu %s", len ? ", " : "",
+                                    (unsigned long long)kinds[i].n, kinds[i].what);
+    if (len == 0)
+        snprintf(text, TEXT_MAX, "requests that wait");
     return text;
 }
 
@@ -73,7 +94,7 @@ static kvc_status wait_for_end(kvc_client *client, const struct options *options
     const uint64_t looks = options->timeout * (1000000ull / LOOK_US);
     uint64_t most = left(drain);
     kvc_status status = KVC_OK;
-    char text[128];
+    char text[TEXT_MAX];
 
     for (uint64_t i = 0; status == KVC_OK && !drain->drained && drain->draining; i++) {
         if (interrupt_came() || (options->timeout && i >= looks))
@@ -89,7 +110,7 @@ static kvc_status wait_for_end(kvc_client *client, const struct options *options
 
 static void print(const struct options *options, const struct admin_drain *drain)
 {
-    char text[128];
+    char text[TEXT_MAX];
 
     if (options->undo)
         printf("not draining\n");

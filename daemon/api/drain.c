@@ -5,7 +5,8 @@
 
 /*
  * What is refused meanwhile: what a lease, a save or a session begins with. A lease is not extended
- * either, so that all of them come to an end; what was leased can be loaded until then.
+ * either, so that all of them come to an end; what was leased can be loaded until then. Peers find
+ * nothing here, and nothing is fetched from them: a worker could not look it up.
  */
 bool drain_refuses(const struct session *s, const struct request *request)
 {
@@ -38,10 +39,11 @@ static uint64_t count_sessions(const struct api *api)
 }
 
 /* Slots in quarantine wait for proof that may never come, and hold up nobody. */
-static bool is_drained(const struct api *api, const struct store_stats *stats)
+static bool is_drained(const struct api *api, const struct msg_drain_reply *left)
 {
-    return api->draining && list_empty(&api->waiting) && stats->filling_slots == 0 &&
-           stats->open_loads == 0 && stats->leases == 0 && stats->moving_blocks == 0;
+    return api->draining && list_empty(&api->waiting) && left->filling_slots == 0 &&
+           left->open_loads == 0 && left->leases == 0 && left->moving_blocks == 0 &&
+           left->fetches == 0;
 }
 
 static void set(struct session *s, bool draining)
@@ -49,6 +51,8 @@ static void set(struct session *s, bool draining)
     if (s->api->draining == draining)
         return;
     s->api->draining = draining;
+    if (s->api->peers != NULL)
+        peers_drain(s->api->peers, draining);
     log_info("api", "drain %s pid=%d", draining ? "begins" : "is undone",
              (int)process_pid(s->process));
 }
@@ -66,14 +70,15 @@ kvc_status drain_drain(struct session *s, const struct request *request, struct 
     store_stats(s->api->store, &stats);
     reply = (struct msg_drain_reply){
         .draining = s->api->draining,
-        .drained = is_drained(s->api, &stats),
         .filling_slots = stats.filling_slots,
         .open_loads = stats.open_loads,
         .leases = stats.leases,
         .moving_blocks = stats.moving_blocks,
         .sessions = count_sessions(s->api),
         .quarantined_slots = stats.quarantined_slots,
+        .fetches = s->api->peers != NULL ? peers_fetching(s->api->peers) : 0,
     };
+    reply.drained = is_drained(s->api, &reply);
     session_reply(s, WIRE_DRAIN, request->seq, codec_drain(s->api->codec, &reply));
     return KVC_OK;
 }

@@ -427,6 +427,7 @@ struct bytes codec_drain(struct codec *codec, const struct msg_drain_reply *repl
     m.moving_blocks = reply->moving_blocks;
     m.sessions = reply->sessions;
     m.quarantined_slots = reply->quarantined_slots;
+    m.fetches = reply->fetches;
     return BODY(codec, m);
 }
 

@@ -453,6 +453,7 @@ struct msg_watch_reply {
 struct msg_drain_reply {
     bool draining, drained;
     uint64_t filling_slots, open_loads, leases, moving_blocks, sessions, quarantined_slots;
+    uint64_t fetches; /* from peers */
 };
 
 struct msg_verify_reply {

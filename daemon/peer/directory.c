@@ -38,7 +38,7 @@ struct directory {
     uv_timer_t timer;
     uv_getaddrinfo_t resolving;
     uint32_t backoff_ms, owed;
-    bool stopping, timer_open, said_down;
+    bool stopping, quiet, timer_open, said_down; /* quiet: nothing is said of what is here */
     enum tier_kind walk_tier;
     uint32_t walk_slot;
     uint64_t told[(TABLE_PARTS + 63) / 64]; /* parts that it has sets of */
@@ -63,7 +63,7 @@ static void set_state(struct directory *d, enum directory_state state)
         [DIRECTORY_RESOLVING] = 1u << DIRECTORY_CONNECTING | 1u << DIRECTORY_WAITING,
         [DIRECTORY_CONNECTING] = 1u << DIRECTORY_TELLING | 1u << DIRECTORY_WAITING,
         [DIRECTORY_TELLING] = 1u << DIRECTORY_OPEN | 1u << DIRECTORY_WAITING,
-        [DIRECTORY_OPEN] = 1u << DIRECTORY_WAITING,
+        [DIRECTORY_OPEN] = 1u << DIRECTORY_TELLING | 1u << DIRECTORY_WAITING,
         [DIRECTORY_STOPPED] = 0,
     };
 
@@ -148,6 +148,8 @@ static void say_key(struct directory *d, uint32_t part, const uint8_t *key, bool
 {
     char name[SET_NAME_MAX];
 
+    if (d->quiet)
+        return;
     set_name(d, d->config.name, part, name);
     if (!here) {
         SAY(d, "SREM %s %b", name, key, (size_t)KVC_KEY_BYTES);
@@ -220,10 +222,12 @@ static void nodes_cb(redisAsyncContext *redis, void *arg, void *unused)
     }
 }
 
-static void refresh(struct directory *d)
+static void say_alive(struct directory *d)
 {
     char name[SET_NAME_MAX];
 
+    if (d->quiet)
+        return;
     SAY(d, "SET kvcached:node:%s 1 PX %u", d->config.name, d->config.ttl_ms);
     SAY(d, "SADD kvcached:nodes %s", d->config.name);
     for (uint32_t part = 1; part < TABLE_PARTS; part++) {
@@ -232,6 +236,11 @@ static void refresh(struct directory *d)
         set_name(d, d->config.name, part, name);
         SAY(d, "PEXPIRE %s %u", name, d->config.ttl_ms);
     }
+}
+
+static void refresh(struct directory *d)
+{
+    say_alive(d);
     if (redisAsyncCommand(d->redis, nodes_cb, NULL, "SMEMBERS kvcached:nodes") == REDIS_OK)
         d->owed++;
 }
@@ -276,15 +285,10 @@ static void walk_cb(uv_timer_t *timer)
 
 /* Connecting. */
 
-static void begin_telling(struct directory *d)
+static void tell(struct directory *d)
 {
     char name[SET_NAME_MAX];
 
-    set_state(d, DIRECTORY_TELLING);
-    d->backoff_ms = BACKOFF_MS;
-    d->said_down = false;
-    log_info("directory", "directory open address=%s:%s name=%s", d->config.host, d->config.port,
-             d->config.name);
     /* What an earlier life of this node has said means nothing. */
     for (uint32_t part = 1; part < TABLE_PARTS; part++) {
         if (!is_shared(d, part))
@@ -297,6 +301,16 @@ static void begin_telling(struct directory *d)
     d->walk_slot = 0;
     refresh(d);
     uv_timer_start(&d->timer, walk_cb, 0, 0);
+}
+
+static void begin_telling(struct directory *d)
+{
+    set_state(d, DIRECTORY_TELLING);
+    d->backoff_ms = BACKOFF_MS;
+    d->said_down = false;
+    log_info("directory", "directory open address=%s:%s name=%s", d->config.host, d->config.port,
+             d->config.name);
+    tell(d);
 }
 
 static void connected_cb(const redisAsyncContext *redis, int status)
@@ -397,10 +411,39 @@ kvc_status directory_create(const struct directory_config *config, struct direct
     return KVC_OK;
 }
 
-void directory_stop(struct directory *d)
+static void take_back(struct directory *d)
 {
     char name[SET_NAME_MAX];
 
+    for (uint32_t part = 1; part < TABLE_PARTS; part++) {
+        if (!(d->told[part / 64] & 1ull << part % 64))
+            continue;
+        set_name(d, d->config.name, part, name);
+        SAY(d, "DEL %s", name);
+    }
+    memset(d->told, 0, sizeof(d->told));
+    SAY(d, "DEL kvcached:node:%s", d->config.name);
+    SAY(d, "SREM kvcached:nodes %s", d->config.name);
+}
+
+void directory_drain(struct directory *d, bool drain)
+{
+    if (d->quiet == drain)
+        return;
+    d->quiet = drain;
+    if (!is_connected(d))
+        return;
+    if (drain) {
+        take_back(d);
+        return;
+    }
+    if (d->state == DIRECTORY_OPEN)
+        set_state(d, DIRECTORY_TELLING);
+    tell(d);
+}
+
+void directory_stop(struct directory *d)
+{
     if (d->stopping)
         return;
     d->stopping = true;
@@ -412,14 +455,7 @@ void directory_stop(struct directory *d)
     } else if (d->state == DIRECTORY_CONNECTING) {
         late_cb(&d->timer);
     } else {
-        for (uint32_t part = 1; part < TABLE_PARTS; part++) {
-            if (!(d->told[part / 64] & 1ull << part % 64))
-                continue;
-            set_name(d, d->config.name, part, name);
-            SAY(d, "DEL %s", name);
-        }
-        SAY(d, "DEL kvcached:node:%s", d->config.name);
-        SAY(d, "SREM kvcached:nodes %s", d->config.name);
+        take_back(d);
         /* It ends when the answers are there, or the server is too late. */
         uv_timer_start(&d->timer, late_cb, CONNECT_MS, 0);
         redisAsyncDisconnect(d->redis);

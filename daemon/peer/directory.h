@@ -37,6 +37,8 @@ struct directory_config {
 kvc_status directory_create(const struct directory_config *config, struct directory **directory);
 /* Takes back what it has said, if it can, and closes; directory_destroy when it is not busy. */
 void directory_stop(struct directory *directory);
+/* The same, but stays connected; and says everything anew when it is over. */
+void directory_drain(struct directory *directory, bool drain);
 bool directory_is_busy(const struct directory *directory);
 void directory_destroy(struct directory *directory); /* NULL is fine */
 

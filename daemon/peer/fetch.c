@@ -309,6 +309,15 @@ void peers_drop(struct fetch *f)
     /* The rest at the next tick: the caller may be in the middle of something of its own. */
 }
 
+void fetch_hurry_all(struct peers *peers)
+{
+    struct fetch *f;
+
+    list_for_each(f, &peers->fetches, link)
+        f->deadline_us = 0;
+    peers_tick_soon(peers);
+}
+
 void fetch_stop_all(struct peers *peers)
 {
     const uint64_t pass = ++peers->passes;

@@ -20,6 +20,17 @@ void peers_stop(struct peers *peers)
     (void)peers;
 }
 
+void peers_drain(struct peers *peers, bool drain)
+{
+    (void)peers, (void)drain;
+}
+
+uint32_t peers_fetching(const struct peers *peers)
+{
+    (void)peers;
+    return 0;
+}
+
 uint32_t peers_count(const struct peers *peers)
 {
     (void)peers;

@@ -54,6 +54,10 @@ kvc_status peers_create(const struct peers_config *config, char *why, size_t siz
                         struct peers **peers);
 /* Ends all links and fetches: nothing begins any more. */
 void peers_stop(struct peers *peers);
+/* From now on, or no longer: peers find nothing here, and fetches that are under way end at the
+ * next tick, but for the batches that move already. Links stay. */
+void peers_drain(struct peers *peers, bool drain);
+uint32_t peers_fetching(const struct peers *peers); /* fetches that have not ended */
 /* Links, fetches and copies that have not ended; peers_destroy when there are none. */
 uint32_t peers_count(const struct peers *peers);
 /* Before the store is destroyed. NULL is fine. */

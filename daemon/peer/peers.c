@@ -401,6 +401,24 @@ void peers_stop(struct peers *peers)
     fetch_stop_all(peers);
 }
 
+void peers_drain(struct peers *peers, bool drain)
+{
+    if (peers->stopping)
+        return;
+    peers->draining = drain;
+    if (drain)
+        fetch_hurry_all(peers);
+#ifdef KVC_DIRECTORY
+    if (peers->directory != NULL)
+        directory_drain(peers->directory, drain);
+#endif
+}
+
+uint32_t peers_fetching(const struct peers *peers)
+{
+    return peers->n_fetches;
+}
+
 static void worker_gone_cb(void *arg)
 {
     ((struct peers *)arg)->workers--;

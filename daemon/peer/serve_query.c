@@ -5,13 +5,15 @@
 
 #define LEASE_MS_MAX 60000u /* of a guest */
 
-/* The part that this is here, if anybody has it: 0: nobody has. */
+/* The part that this is here, if anybody has it: 0: nobody has, or nothing is shared now. */
 static uint32_t find_part(const struct guest *g, const struct message_query *q)
 {
     const struct table *table = store_table(g->peers->config.store);
     struct table_part part = {.tenant = g->tenant, .rule = q->rule, .window = q->window};
     uint32_t index;
 
+    if (g->peers->draining)
+        return 0;
     part.namespace_ = table_find_namespace(table, part.tenant, q->namespace_digest);
     part.layout = table_find_layout(table, q->fingerprint);
     if (part.namespace_ == TABLE_NONE || part.layout == TABLE_NONE)

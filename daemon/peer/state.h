@@ -49,7 +49,7 @@ struct filler {
 enum peer_state {
     PEER_WAITING,   /* until its next attempt */
     PEER_RESOLVING, /* its name */
-    PEER_LINKING, /* and then the endpoint */
+    PEER_LINKING,   /* and then the endpoint */
     PEER_OPEN,
     PEER_CLOSING, /* the endpoint, or the link, is not quite gone */
     PEER_STOPPED,
@@ -120,7 +120,7 @@ struct peers {
     uv_timer_t tick;
     uint32_t handles; /* that are open: listener, tick */
     uint32_t workers; /* of ask and serve, that are open */
-    bool stopping, listening;
+    bool stopping, draining, listening;
     struct directory *directory; /* NULL: there is none */
     char directory_host[PEER_NAME_MAX], directory_port[8];
     uint32_t tenant; /* of peers that name none, and of the directory */
@@ -233,6 +233,7 @@ void fetch_batch_ended(struct fetch *fetch, struct peer *peer, uint32_t chunk,
                        kvc_status status);
 directory_hint_cb fetch_hint;
 void fetch_look_all(struct peers *peers, uint64_t now);
+void fetch_hurry_all(struct peers *peers); /* at the next tick their time is over */
 void fetch_stop_all(struct peers *peers);
 
 #endif

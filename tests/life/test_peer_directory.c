@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"
+#include "tests/lib/ctl.h"
 #include "tests/lib/engine.h"
 #include "tests/lib/pair.h"
 #include "tests/lib/redis.h"
@@ -87,6 +88,23 @@ static long long count_keys(int node)
     return n;
 }
 
+static bool is_node(int node)
+{
+    redisReply *reply = redisCommand(client, "SISMEMBER kvcached:nodes %s", listens[node]);
+    bool is = reply->integer == 1;
+
+    freeReplyObject(reply);
+    return is;
+}
+
+static const uint8_t *key_of(uint32_t number)
+{
+    static uint8_t key[KVC_KEY_BYTES];
+
+    kvc_key(&number, sizeof(number), key);
+    return key;
+}
+
 #define BEGIN()                                                                                    \
     if (!begin())                                                                                  \
         TEST_SKIP("no redis-server");
@@ -151,6 +169,25 @@ START_TEST(T17_who_stops_takes_back_what_it_said)
     daemon_stop(d[0]);
     d[0] = NULL;
     ck_assert_int_eq(count_keys(0), 0);
+    end();
+}
+END_TEST
+
+START_TEST(T17_who_drains_takes_it_back_and_says_it_again)
+{
+    BEGIN();
+    engine_put(&a, 100, 10);
+    wait_for(count_keys(0) == 10, MS);
+    ck_assert_int_eq(CTL_RUN("drain", "--socket", daemon_socket(d[0])), 0);
+    wait_for(count_keys(0) == 0, MS);
+    ck_assert(!is_node(0));
+    /* What comes to an end meanwhile is not said, nor that it lives. */
+    ck_assert_int_eq(kvc_flush_keys(a.client, a.part, key_of(100), 1, NULL), KVC_OK);
+    usleep(1600000); /* longer than what it has said could last */
+    ck_assert(!is_node(0));
+    ck_assert_int_eq(CTL_RUN("drain", "--undo", "--socket", daemon_socket(d[0])), 0);
+    wait_for(count_keys(0) == 9 && is_node(0), MS);
+    engine_verify_all(&b, 101, 9);
     end();
 }
 END_TEST
@@ -227,6 +264,7 @@ END_TEST
 
 CHECK_MAIN("peer/directory", CHECK_LIFE_S, T17_daemons_find_each_other_by_the_directory,
            T17_a_stale_hint_is_a_miss, T17_what_a_dead_node_had_vanishes,
-           T17_who_stops_takes_back_what_it_said, T18_what_is_dropped_leaves_the_directory,
+           T17_who_stops_takes_back_what_it_said, T17_who_drains_takes_it_back_and_says_it_again,
+           T18_what_is_dropped_leaves_the_directory,
            T18_a_directory_that_is_down_costs_remote_hits_and_no_more,
            T18_named_peers_need_no_directory)
