@@ -104,6 +104,7 @@ static const struct column extents[] = {
 static const struct column peers[] = {
     {"peer", COLUMN_TEXT, "PEER", "its address"},
     {"way", COLUMN_TEXT, "WAY", "asks: it asks us; serves: we ask it"},
+    {"tenant", COLUMN_TEXT, "TENANT", "whose blocks are shared with it"},
     {"state", COLUMN_TEXT, "STATE", "of the link"},
     {"mode", COLUMN_TEXT, "MODE", "how bytes travel: views or exact"},
     {"lanes", COLUMN_TEXT, "LANES", "transports that they travel by"},

@@ -189,6 +189,7 @@ static bool next_peer(const struct session *asks, uint64_t after, struct row *ro
     snprintf(t[9], VALUE_BYTES, "%" PRIu64, peer.wire);
     snprintf(t[10], VALUE_BYTES, "%" PRIu64, peer.registrations);
     snprintf(t[11], VALUE_BYTES, "%" PRIu64, peer.dropped);
+    snprintf(t[12], VALUE_BYTES, "%s", peer.tenant);
     return true;
 }
 
@@ -253,7 +254,7 @@ static const struct source sources[] = {
      .cost = count_extents},
     {.what = "peers",
      .columns = {"peer", "way", "state", "mode", "lanes", "reason", "epoch", "batches",
-                 "useful_bytes", "wire_bytes", "registrations", "dropped"},
+                 "useful_bytes", "wire_bytes", "registrations", "dropped", "tenant"},
      .next = next_peer},
 };
 

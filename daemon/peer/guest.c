@@ -138,6 +138,7 @@ void guest_accept(struct peers *peers, uv_stream_t *listener)
         return;
     }
     g->peers = peers;
+    g->tenant = peers->tenant;
     list_init(&g->waiting);
     list_init(&g->running);
     list_init(&g->link);

@@ -92,6 +92,7 @@ void peers_note(struct peers *peers, uint32_t part, const uint8_t *key, bool her
 
 struct peers_row {
     char address[64], way[8]; /* "asks": it asks us; "serves" */
+    const char *tenant;       /* whose blocks are shared with it */
     char state[96], mode[16], lanes[96], reason[96];
     uint64_t epoch, batches, useful, wire, registrations, dropped;
 };

@@ -20,6 +20,11 @@ void peers_figures(const struct peers *peers, struct peers_figures *figures)
     }
 }
 
+static const char *name_of(const struct peers *peers, uint32_t tenant)
+{
+    return table_tenant(store_table(peers->config.store), tenant)->name;
+}
+
 static void describe_peer(const struct peer *peer, struct peers_row *row)
 {
     static const char *const states[] = {"waiting", "resolving", "linking",
@@ -27,6 +32,7 @@ static void describe_peer(const struct peer *peer, struct peers_row *row)
 
     *row = (struct peers_row){
         .way = "serves",
+        .tenant = name_of(peer->peers, peer->tenant),
         .epoch = peer->epoch,
         .batches = peer->batches[VIEW_FULL] + peer->batches[VIEW_SMALL],
         .useful = peer->useful,
@@ -46,6 +52,7 @@ static void describe_guest(const struct guest *guest, struct peers_row *row)
 {
     *row = (struct peers_row){
         .way = "asks",
+        .tenant = name_of(guest->peers, guest->tenant),
         .epoch = guest->epoch,
         .batches = guest->batches,
         .useful = guest->useful,

@@ -2,7 +2,9 @@
  * Peers of two tenants: one daemon shares the blocks of tenant "a" with the second and those of
  * tenant "b" with the third. What another tenant has is what nobody has.
  */
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/lib/check_main.h"
@@ -113,6 +115,32 @@ START_TEST(T12_a_tenant_gets_what_its_peer_has_and_no_other)
 }
 END_TEST
 
+START_TEST(each_peer_is_listed_with_its_tenant)
+{
+    const json_t *row;
+    json_t *rows;
+    char *text;
+
+    begin();
+    text = pair_ctl(shared, true);
+    rows = json_loads(text, 0, NULL);
+    ck_assert_uint_eq(json_array_size(rows), 4);
+    /* Hosts 127.0.0.2 and 127.0.0.3 are of tenants a and b, whoever asks. */
+    for (size_t i = 0; (row = json_array_get(rows, i)); i++) {
+        const char *peer = json_string_value(json_object_get(row, "peer"));
+        const char *of = json_string_value(json_object_get(row, "tenant"));
+
+        ck_assert_str_eq(of, strncmp(peer, "127.0.0.2:", 10) == 0 ? "a" : "b");
+    }
+    json_decref(rows);
+    free(text);
+    text = pair_ctl(shared, false);
+    ck_assert_ptr_nonnull(strstr(text, "TENANT"));
+    free(text);
+    end();
+}
+END_TEST
+
 START_TEST(a_tenant_without_peers_asks_nobody)
 {
     struct engine e;
@@ -128,4 +156,5 @@ START_TEST(a_tenant_without_peers_asks_nobody)
 END_TEST
 
 CHECK_MAIN("peer/tenants", CHECK_LIFE_S, T12_a_peer_gets_what_its_tenant_has_and_sees_no_other,
-           T12_a_tenant_gets_what_its_peer_has_and_no_other, a_tenant_without_peers_asks_nobody)
+           T12_a_tenant_gets_what_its_peer_has_and_no_other, each_peer_is_listed_with_its_tenant,
+           a_tenant_without_peers_asks_nobody)
