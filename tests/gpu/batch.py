@@ -7,6 +7,7 @@ import serve
 from pool import Pool
 
 SUFFIXES = (64, 128)  # further sizes of a prefill step
+LIMIT_S = 60  # of one run: what hangs says where it is
 
 
 class Request(serve.Sequence):
@@ -53,6 +54,8 @@ class Batch(serve.Engine):
         self.place(s)
         if self.hook is not None:
             self.hook.admitted(self, s, own, n)
+            if s.loading is None and s.judge is None:
+                self._fill(s, own * self.size)
         return True
 
     def _end(self, s):
@@ -77,13 +80,19 @@ class Batch(serve.Engine):
         return done
 
     def run(self, requests, most):
-        """Serves them all, at most so many at a time. Seconds; each has `first`, its time to the
-        first token counted from its arrival, and its tokens."""
+        """Serves them all, at most so many at a time. Seconds, and the times between two tokens of
+        who decodes; each request has `first`, its time to the first token counted from its arrival,
+        and its tokens."""
         begin = time.perf_counter()
         waiting, loading, ready, running = list(requests), [], [], []
+        gaps, before = [], None
         while waiting or loading or ready or running or self.leaving:
             self._leave()
             now = time.perf_counter() - begin
+            if now > LIMIT_S:
+                raise RuntimeError(f"after {now:.0f} s {len(waiting)} wait, {len(loading)} load, "
+                                   f"{len(ready)} prefill, {len(running)} decode, of "
+                                   f"{len(self.leaving)} blocks are read; {self.pool}")
             while waiting and waiting[0].at <= now and (
                     len(loading) + len(ready) + len(running) < most) and self.unused:
                 if not self._admit(waiting[0], now):
@@ -97,7 +106,10 @@ class Batch(serve.Engine):
                     loading.remove(s)
                     ready.append(s)
             if not ready and not running:
-                if not loading and waiting:
+                before = None
+                if not loading and not self.leaving and waiting:
+                    if waiting[0].at <= now:
+                        raise RuntimeError(f"a request is larger than the engine; {self.pool}")
                     time.sleep(max(0.0, waiting[0].at - now))
                 continue
             done = self._prefill_step(ready[0]) if ready else False
@@ -108,21 +120,28 @@ class Batch(serve.Engine):
             if done:
                 first = int(self.p_next)
             now = time.perf_counter() - begin
-            for s, token in zip(list(running), made):
-                s.tokens.append(token)
-                s.made += 1
-                s.cancelled = 0 < s.cancel <= s.made
-                if s.made >= s.output or s.cancelled:
-                    running.remove(s)
-                    self._end(s)
+            if running and before is not None:
+                gaps.append(now - before)
+            before = now if running or done else None
+            self._decoded(running, made)
             if done:
                 s = ready.pop(0)
                 if s.judge is not None:
                     self.hook.judged(self, s)
+                    self._fill(s, s.own * self.size)
                 s.tokens.append(first)
                 s.first, s.made = now - s.at, 1
                 if s.made >= s.output:
                     self._end(s)
                 else:
                     running.append(s)
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, gaps
+
+    def _decoded(self, running, made):
+        for s, token in zip(list(running), made):
+            s.tokens.append(token)
+            s.made += 1
+            s.cancelled = 0 < s.cancel <= s.made
+            if s.made >= s.output or s.cancelled:
+                running.remove(s)
+                self._end(s)

@@ -13,6 +13,9 @@ tokens each; rounds for each way, in the order A B C D E, E D C B A, A B ...
                      is cloned, and the engine waits for it
     each             the same, each layer of each block is cloned by itself
 
+Each run is a line of JSON as soon as it is over; figures are medians with what 95 % of resamplings
+give.
+
 Hits: prompts of 4096 tokens one after the other in an idle engine: with the blocks in the engine's
 own cache, and loaded from the daemon's tiers after another process had saved them.
 
@@ -23,6 +26,7 @@ import argparse
 import random
 import time
 
+import figures
 import kit
 import serve
 import ways
@@ -135,7 +139,8 @@ class Server:
             time.sleep(0.002)
 
 
-def arrivals(server, socket, rounds, ways):
+def arrivals(name, server, socket, rounds, ways):
+    """Of each way TTFT and token gaps of each round, tokens a second, saves given up."""
     found = {way: ([], [], [], 0) for way in ways}
     usable = []
     for way in ways:  # find out which can be had, and warm up
@@ -151,7 +156,12 @@ def arrivals(server, socket, rounds, ways):
             server.call("use", way, socket)
             ttft, gaps, rate, dropped = server.call("arrivals")
             a, b, c, d = found[way]
-            found[way] = (a + ttft, b + gaps, c + [rate], d + dropped)
+            found[way] = (a + [ttft], b + [gaps], c + [[rate]], d + dropped)
+            figures.line(
+                model=name, workload="arrivals", way=way, round=r, tokens_s=rate,
+                ttft_p50=kit.median(ttft), ttft_p95=kit.quantile(ttft, 0.95),
+                gap_p50=kit.median(gaps), gap_p95=kit.quantile(gaps, 0.95),
+                gap_p99=kit.quantile(gaps, 0.99), dropped=dropped)
     return {way: found[way] for way in usable}
 
 
@@ -197,19 +207,18 @@ def main():
         # The tier is part of the GPU's memory in every row: the daemon runs all the while.
         with Daemon("--gpu-bytes", room, "--host-bytes", "0") as d:
             with Remote(Server, name, sizes) as server:
-                found = arrivals(server, d.socket, said.rounds, said.ways)
+                found = arrivals(name, server, d.socket, said.rounds, said.ways)
         base = found[said.ways[0]]
         for way, (ttft, gaps, rates, dropped) in found.items():
-            p50, p95, gap = (kit.quantile(ttft, 0.5), kit.quantile(ttft, 0.95),
-                             kit.quantile(gaps, 0.99))
+            def beside(mine, other, q=0.5, way=way):
+                return "" if way == said.ways[0] else figures.change(mine, other, q)
+
+            all_gaps = sum(gaps, [])
             rows.append([
-                name, way, f"{p50 * 1e3:.1f}", f"{p95 * 1e3:.1f}",
-                f"{(p50 / kit.quantile(base[0], 0.5) - 1) * 100:+.1f} %",
-                f"{(p95 / kit.quantile(base[0], 0.95) - 1) * 100:+.1f} %",
-                f"{kit.median(rates):.0f}",
-                f"{(kit.median(rates) / kit.median(base[2]) - 1) * 100:+.1f} %",
-                f"{kit.quantile(gaps, 0.95) * 1e3:.2f}", f"{gap * 1e3:.2f}",
-                f"{(gap / kit.quantile(base[1], 0.99) - 1) * 100:+.1f} %", dropped,
+                name, way, figures.ms(ttft), beside(ttft, base[0]), figures.ms(ttft, 0.95),
+                beside(ttft, base[0], 0.95), f"{kit.median(sum(rates, [])):.0f}",
+                beside(rates, base[2]), f"{kit.quantile(all_gaps, 0.95) * 1e3:.2f}",
+                f"{kit.quantile(all_gaps, 0.99) * 1e3:.2f}", beside(gaps, base[1], 0.99), dropped,
             ])
         if said.no_hits:
             continue
@@ -222,8 +231,8 @@ def main():
         ])
     kit.table(
         f"prompts that arrive beside {sizes[0]} decoding streams; {kit.machine()}",
-        ["model", "way", "TTFT p50 ms", "p95", "p50 change", "p95 change", "token/s", "change",
-         "gap p95 ms", "p99", "p99 change", "saves given up"], rows)
+        ["model", "way", "TTFT p50 ms", "change", "p95", "change", "token/s", "change",
+         "gap p95 ms", "p99", "change", "saves given up"], rows)
     if hit_rows:
         kit.table(
             f"TTFT of a hit, {sizes[4]} tokens, ms; {repeats} repeats",

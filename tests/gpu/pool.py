@@ -58,3 +58,6 @@ class Pool:
                     self.idle[b] = None
                 else:
                     self.free.append(b)
+
+    def __str__(self):
+        return f"blocks: {len(self.free)} free, {len(self.idle)} idle, {len(self.users)} in use"

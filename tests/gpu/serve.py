@@ -96,6 +96,8 @@ class Engine:
         self._put(self.p_positions[:, :size], list(range(s.computed, end)) + [last] * pad)
         self._put(self.p_row, [s.row])
         self._put(self.p_last, [n - 1])
+        if self.hook is not None:
+            self.hook.starts(self, s, n)
         self.prefill[size]()
         if self.hook is not None:
             self.hook.computed(self, s, s.computed // self.size, end // self.size,

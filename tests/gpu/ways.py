@@ -1,27 +1,48 @@
 """What can be done with the blocks that a prompt has filled: hooks of the engines of serve.py and
 batch.py."""
 
+import functools
+import time
+
 import kit
 from kit import MS, Waived
 from kvcache_client.errors import DeadlineError, KvcacheError
+from kvcache_client.vllm.breakeven import STEP_TOKENS, BreakEven, LoadCost
+from kvcache_client.vllm.streams import NoStreams, TorchStreams
+from snapshots import Snapshots
+
+PASSES = 32  # forward passes whose time is taken
+PINGS = 9
 
 
-def make(way, engine, socket, name, gpu=0):
-    """The hook of a way; Waived when it cannot be had."""
+def make(way, engine, socket, name, gpu=0, room=(448, 0), **how):
+    """The hook of a way; Waived when it cannot be had. room: blocks that the predecessor's ways keep
+    on the GPU and on the host; how: of Kvcached."""
     return {
         "none": lambda: None,
         "own": lambda: None,
-        "kvcached": lambda: Kvcached(engine, socket, name, "worker", gpu),
-        "kvcached daemon": lambda: Kvcached(engine, socket, name, "daemon", gpu),
-        "packed": lambda: Torch(True),
-        "each": lambda: Torch(False),
+        "kvcached": lambda: Kvcached(engine, socket, name, "worker", gpu, **how),
+        "kvcached daemon": lambda: Kvcached(engine, socket, name, "daemon", gpu, **how),
+        "packed": lambda: Snapshots(engine, True, *room),
+        "each": lambda: Snapshots(engine, False, *room),
     }[way]()
 
 
-class Kvcached:
-    """Saves what a step completed, on the compute stream."""
+@functools.lru_cache
+def streams(gpu):
+    return NoStreams() if kit.REHEARSE else TorchStreams(gpu)
 
-    def __init__(self, engine, socket, name, copy, gpu=0):
+
+@functools.lru_cache
+def copy_seconds(gpu):
+    return streams(gpu).copy_seconds()
+
+
+class Kvcached:
+    """Saves what a step completed, on the compute stream. min_tokens: what is shorter is not loaded;
+    None: what is computed sooner than loaded, as the connector for vLLM measures it."""
+
+    def __init__(self, engine, socket, name, copy, gpu=0, min_tokens=None):
         from kvcache_client import Client, Copy, Namespace
 
         where = {} if kit.REHEARSE else {"gpu": gpu}
@@ -39,7 +60,20 @@ class Kvcached:
             raise Waived(f"kvcached {copy}: {why}") from None
         self.dropped, self.saves = 0, {}
         self.side = None if kit.REHEARSE else engine.torch.cuda.Stream()
-        self.loaded = [0, 0]  # blocks, of the GPU tier and of the host tier
+        self.declined = 0
+        self.streams, self.timing, self.timed, self.passes = streams(gpu), None, [], 0
+        self.break_even = BreakEven(min_tokens)
+        self.break_even.ranks([self._cost(engine, gpu)])
+
+    def _cost(self, engine, gpu):
+        took = []
+        for _ in range(PINGS):
+            at = time.perf_counter()
+            self.client.ping()
+            took.append(time.perf_counter() - at)
+        a_token = engine.model.shape.block_bytes / engine.size
+        near, far = copy_seconds(gpu)
+        return LoadCost(3 * kit.median(took), near * a_token, far * a_token)
 
     def _memories(self, model):
         """Of a rehearsal, for a daemon that copies."""
@@ -58,6 +92,25 @@ class Kvcached:
         for save in self.saves.pop(s.row, []):
             save.wait(MS)
 
+    def starts(self, engine, s, n):
+        """A forward pass of n tokens is about to be enqueued."""
+        while self.timed and self.timed[0][1].seconds() is not None:
+            tokens, timer = self.timed.pop(0)
+            self.break_even.computed([(tokens, timer.seconds())])
+        if n >= STEP_TOKENS and self.passes < PASSES:
+            self.passes += 1
+            self.timing = n, self.streams.timer()
+            self.timing[1].begin()
+
+    def _passed(self):
+        if self.timing is not None:
+            self.timing[1].end()
+            self.timed.append(self.timing)
+            self.timing = None
+
+    def figures(self):
+        return {"declined": self.declined, "dropped": self.dropped, **self.break_even.figures()}
+
     # Of requests that come and go (batch.py).
 
     def admitted(self, engine, s, own, n):
@@ -70,6 +123,12 @@ class Kvcached:
         if lease.blocks <= own:
             lease.release()
             return
+        count = lease.blocks - own
+        host = min(lease.blocks - lease.gpu, count)
+        if not self.break_even.pays((count - host) * engine.size, host * engine.size):
+            self.declined += 1
+            lease.release()
+            return
         beside = lease.gpu < lease.blocks
         if beside and self.side is not None:
             self.side.wait_stream(engine.torch.cuda.current_stream())
@@ -77,11 +136,7 @@ class Kvcached:
             lease, self.part, s.ids[own : lease.blocks], first=own,
             stream=self.side if beside else None)
         lease.release()
-        count = lease.blocks - own
-        s.host = min(lease.blocks - lease.gpu, count)
-        s.gpu = count - s.host
-        self.loaded[0] += s.gpu
-        self.loaded[1] += s.host
+        s.gpu, s.host = count - host, host
         if beside:
             s.loading = load
         else:
@@ -110,6 +165,7 @@ class Kvcached:
         return False
 
     def computed(self, engine, s, first, end, last):
+        self._passed()
         try:
             save = self.client.save(
                 self.part, s.keys[first * 16 : end * 16], engine.blocks_of(s, first, end))
@@ -118,36 +174,3 @@ class Kvcached:
             return
         if self.by_daemon:
             (s.saves if hasattr(s, "saves") else self.saves.setdefault(s.row, [])).append(save)
-
-
-class Torch:
-    """The two ways of the predecessor; what it made is kept for a while. template: blocks that it
-    has already."""
-
-    def __init__(self, packed, template=16):
-        self.template = template
-        self.packed, self.kept = packed, []
-
-    def close(self):
-        pass
-
-    def arrived(self, engine, s):
-        pass
-
-    def computed(self, engine, s, first, end, last):
-        if not last:
-            return
-        torch, blocks = engine.torch, engine.blocks_of(s, self.template, end)
-        cache = engine.model.cache
-        made = []
-        for at in range(0, len(blocks), 64):
-            some = blocks[at : at + 64]
-            if self.packed:
-                index = torch.tensor(some, device=kit.DEVICE)
-                rows = torch.cat([c.index_select(1, index).transpose(0, 1).flatten(1)
-                                  for c in cache], 1)
-                made += [row.clone() for row in rows]
-            else:
-                made += [[c[:, b].clone() for c in cache] for b in some]
-        kit.sync(torch)
-        self.kept = [*self.kept[-3:], made]

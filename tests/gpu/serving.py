@@ -1,0 +1,164 @@
+"""Streams of requests for bench_batch.py: one engine that stays, ways that take turns."""
+
+import collections
+
+import figures
+import kit
+import workloads
+from kit import Daemon, Remote
+from server import Server
+
+ROWS = 32
+COLUMNS = [
+    "model", "workload", "way", "TTFT p50 ms", "over own", "p95", "token/s", "over own",
+    "gap p95 ms", "p99", "blocks: own", "GPU tier", "host tier", "GB loaded", "saved",
+    "between tiers", "TTFT p50 of own hits", "GPU tier", "over", "host tier", "over", "computed",
+]
+Sizes = collections.namedtuple("Sizes", "pool tier prefix rest prefixes output host_bytes")
+MOVES = ("demotions", "promotions")
+SAVES = ("tiers.gpu.bytes_saved", "tiers.host.bytes_saved")
+
+
+def source(s):
+    """Where what the prompt shares with others came from; part of it computed: "computed"."""
+    if s.own + s.gpu + s.host < s.shared:
+        return "computed"
+    return "host" if s.host > 0 else "gpu" if s.gpu > 0 else "own" if s.own > 0 else "computed"
+
+
+class Way:
+    """What its rounds gave."""
+
+    def __init__(self):
+        self.ttft, self.gaps, self.rates = [], [], []
+        self.blocks = collections.Counter()  # of all rounds
+        self.by_source = collections.defaultdict(list)
+        self.saved = self.moved = 0
+
+    def add(self, ran):
+        self.ttft.append([s.first for s in ran.requests])
+        self.gaps.append(ran.gaps or [0.0])
+        self.rates.append([sum(len(s.tokens) for s in ran.requests) / ran.seconds])
+        blocks = collections.Counter()
+        for s in ran.requests:
+            self.by_source[source(s)].append(s.first)
+            blocks.update(own=s.own, gpu=s.gpu, host=s.host, shared=max(1, s.shared))
+        self.blocks += blocks
+        return blocks
+
+
+class Stream:
+    """An engine, and a daemon for each size of the GPU tier, one at a time."""
+
+    def __init__(self, name, sizes):
+        self.name, self.sizes = name, sizes
+        self.block = {"0.5B": 192 << 10, "8B": 2 << 20, "tiny": 8192}[name]
+        most = sizes.prefix + sizes.rest + -(-4 * sizes.output // 16) + 2
+        self.server = Remote(Server, name, ROWS, most, sizes.pool)
+        self.server.limit_s = 120
+        self.daemon, self.bytes = None, None
+        self.server.call("serve", self.prompts("first", 0, 8), 8)
+
+    def close(self, failed=None):
+        self.server.__exit__(failed)
+        if self.daemon is not None:
+            self.daemon.__exit__(failed)
+            self.daemon = None
+
+    def with_tier(self, bytes_=None):
+        """The daemon with so much of a GPU tier (None: its usual one)."""
+        bytes_ = self.sizes.tier * self.block if bytes_ is None else bytes_
+        if bytes_ != self.bytes:
+            self.server.call("close")
+            if self.daemon is not None:
+                self.daemon.__exit__(None)
+                self.daemon, self.bytes = None, None
+            self.daemon = Daemon("--gpu-bytes", str(max(bytes_, 2 << 20)),
+                                 "--host-bytes", str(self.sizes.host_bytes))
+            self.daemon.wait_for("memory is populated")
+            self.bytes = bytes_
+        return self.daemon.socket
+
+    def use(self, way, socket, **how):
+        return self.server.call(
+            "use", way, socket, self.bytes // self.block,
+            host=self.sizes.host_bytes // self.block, **how)
+
+    def prompts(self, names, seed, n):
+        s = self.sizes
+        return workloads.warm(n, s.prefixes, s.prefix, s.rest, s.output, names, seed)
+
+    def warm(self, title, most, ways, n, rounds, tier=None):
+        s, socket = self.sizes, self.with_tier(tier)
+
+        def prepare(way):
+            if way != "none":
+                names = f"{title} {way}"
+                self.server.call("serve", workloads.prefixes(s.prefixes, s.prefix, names), most)
+
+        self._rounds(title, most, ways, rounds, socket, prepare,
+                     lambda way, seed: self.prompts(f"{title} {way}", seed, n))
+
+    def chat(self, ways, n, rounds, trace):
+        s = self.sizes
+        self._rounds("chat", 16, ways, rounds, self.with_tier(), lambda way: None,
+                     lambda way, seed: workloads.chat(
+                         n, s.prefix + s.rest, s.output, f"chat {way}", seed, trace))
+
+    def _rounds(self, title, most, ways, rounds, socket, prepare, make):
+        """Ways in the order A B B A; a line for each run, a table behind the last."""
+        found, waived = {}, set()
+        for r in range(rounds):
+            for way in ways if r % 2 == 0 else ways[::-1]:
+                why = None if way in waived else self.use(way, socket)
+                if why:
+                    print(f"  {why}")
+                    waived.add(way)
+                if way in waived:
+                    continue
+                prepare(way)
+                self.server.call("serve", self.prompts("again", r, 8), 8)
+                before = self.server.call("statistics")
+                ran = self.server.call("serve", make(way, r), most)
+                after = self.server.call("statistics")
+                mine = found.setdefault(way, Way())
+                blocks = mine.add(ran)
+                if before:
+                    mine.saved += sum(after[k] - before[k] for k in SAVES)
+                    mine.moved += sum(after[k] - before[k] for k in MOVES) * self.block
+                figures.line(
+                    model=self.name, workload=title, way=way, round=r, seconds=ran.seconds,
+                    tokens_s=mine.rates[-1][0], ttft_p50=kit.median(mine.ttft[-1]),
+                    ttft_p95=kit.quantile(mine.ttft[-1], 0.95),
+                    gap_p50=kit.median(mine.gaps[-1]), gap_p99=kit.quantile(mine.gaps[-1], 0.99),
+                    blocks=blocks, **ran.figures)
+        base = found.get("own") or next(iter(found.values()))
+        kit.table("requests that come and go", COLUMNS,
+                  [self._row(title, way, mine, base) for way, mine in found.items()])
+
+    def _row(self, title, way, mine, base):
+        p50 = {k: kit.median(v) for k, v in mine.by_source.items()}
+        # A hit costs what it costs beside the same requests: where the way has own hits, they are it.
+        own = p50.get("own") or kit.median([t for r in base.ttft for t in r])
+
+        def hits(tier):
+            if tier not in p50:
+                return ["-", "-"]
+            return [f"{p50[tier] * 1e3:.2f} ({len(mine.by_source[tier])})",
+                    f"{p50[tier] / own:.2f}"]
+
+        def percent(part):
+            return f"{100 * mine.blocks[part] / mine.blocks['shared']:.0f} %"
+
+        gaps = [g for r in mine.gaps for g in r]
+        return [
+            self.name, title, way, figures.ms(mine.ttft),
+            "" if mine is base else figures.change(mine.ttft, base.ttft),
+            figures.ms(mine.ttft, 0.95), f"{kit.median(sum(mine.rates, [])):.0f}",
+            "" if mine is base else figures.change(mine.rates, base.rates),
+            f"{kit.quantile(gaps, 0.95) * 1e3:.2f}", f"{kit.quantile(gaps, 0.99) * 1e3:.2f}",
+            percent("own"), percent("gpu"), percent("host"),
+            *(f"{b / 1e9:.2f}" for b in (
+                (mine.blocks["gpu"] + mine.blocks["host"]) * self.block, mine.saved, mine.moved)),
+            hits("own")[0], *hits("gpu"), *hits("host"), hits("computed")[0],
+        ]
