@@ -431,6 +431,12 @@ GPU_CLIENT := $(patsubst %,$(RELEASE)/obj/tests/gpu/%.o,$(GPU_SCENE)) \
 $(filter-out %/$(BARE),$(GPU_DAEMONS)): $(RELEASE)/%: $(RELEASE)/obj/%.o $(GPU_CLIENT) | $(RELEASE)/kvcached
 	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
 
+# Loaded before a daemon, it breaks a context of it.
+$(RELEASE)/tests/gpu/test_lost_daemon_gpu: | $(RELEASE)/tests/gpu/libtrap.so
+$(RELEASE)/tests/gpu/libtrap.so: $(RELEASE)/obj/tests/gpu/trap.o \
+    $(call archive,$(RELEASE),kernels) $(call archive,$(RELEASE),proto)
+	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,--exclude-libs,ALL -o $@ $^
+
 $(RELEASE)/tests/gpu/$(BARE): $(NO_IMAGE) $(RELEASE)/obj/tests/gpu/$(BARE).o $(GPU_CLIENT) | $(RELEASE)/kvcached
 	$(call link,$(RELEASE_FLAGS),$(CLIENT_PKGS))
 

@@ -1,6 +1,7 @@
 #include "tests/gpu/switch.h"
 
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 static void path_of(const char *name, char path[256])
@@ -73,4 +74,51 @@ bool switch_is_set(const char *call)
 
     snprintf(name, sizeof(name), "break-%s", call);
     return switch_is_on(name);
+}
+
+static void trap_path(char path[128])
+{
+    snprintf(path, 128, "%s/trap-%d", scene_folder(), (int)getpid());
+}
+
+void switch_daemon_with_trap(struct scene_daemon *d, const char *const args[])
+{
+    char library[600], trap[128];
+    char *end;
+
+    snprintf(library, sizeof(library), "%s", scene_program());
+    end = strrchr(library, '/');
+    CHECK(end != NULL);
+    strcpy(end, "/tests/gpu/libtrap.so");
+    trap_path(trap);
+    if (getenv("KVC_FAKE_CUDA") == NULL) {
+        CHECK(access(library, R_OK) == 0);
+        setenv("LD_PRELOAD", library, 1);
+        setenv("KVC_TRAP", trap, 1);
+    }
+    scene_daemon_start(d, args);
+    unsetenv("LD_PRELOAD");
+    unsetenv("KVC_TRAP");
+}
+
+void switch_trap(const struct scene_daemon *d, int ordinal)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+    char path[128], whole[140];
+    FILE *file;
+
+    if (getenv("KVC_FAKE_CUDA") != NULL) {
+        switch_break(d, "launch", 0, CUDA_ILLEGAL_ADDRESS, true);
+        return;
+    }
+    trap_path(path);
+    snprintf(whole, sizeof(whole), "%s.new", path);
+    file = fopen(whole, "we");
+    CHECK(file != NULL);
+    fprintf(file, "%d\n", ordinal);
+    CHECK(fclose(file) == 0 && rename(whole, path) == 0);
+    while (access(path, F_OK) == 0) { // until it has been there
+        CHECK(scene_now_us() < until_us);
+        usleep(2000);
+    }
 }

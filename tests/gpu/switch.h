@@ -1,5 +1,5 @@
 // Switches of the driver without a GPU: what a real one does only when it fails. tests/gpu/fake
-// says what they do. On any other driver the test is waived.
+// says what they do. On any other driver the test is waived, but for those with a trap.
 #ifndef KVC_TESTS_GPU_SWITCH_H
 #define KVC_TESTS_GPU_SWITCH_H
 
@@ -17,5 +17,10 @@ bool switch_is_on(const char *name);
 void switch_break(const struct scene_daemon *d, const char *call, int skip, int error, bool stays);
 // Whether it has not failed yet.
 bool switch_is_set(const char *call);
+
+// Starts a daemon one of whose contexts can be broken for good, by ordinal: by a kernel of
+// tests/gpu/trap.c, or on the driver without a GPU by its next launch there.
+void switch_daemon_with_trap(struct scene_daemon *d, const char *const args[]);
+void switch_trap(const struct scene_daemon *d, int ordinal);
 
 #endif

@@ -1,6 +1,6 @@
 // A GPU that fails for good under the daemon, found out in each kind of call: what is on it is a
-// miss, nobody gets a wrong byte or a success that is none, the host tier goes on. Only the driver
-// without a GPU fails on demand (tests/gpu/fake); elsewhere all are waived.
+// miss, nobody gets a wrong byte or a success that is none, the host tier goes on. Single calls fail
+// on demand only on the driver without a GPU (tests/gpu/fake); a kernel breaks a context on both.
 //
 //   test_lost_daemon_gpu [word]    only the tests whose name has the word
 #include <string.h>
@@ -150,22 +150,22 @@ static void in_each_call(void)
     }
 }
 
-// Its blocks are leased, some of them have a copy in the host tier, and one load is half done.
+// Its blocks are leased while the GPU is lost; the byte says that they are.
 static void play_leased(const struct scene_daemon *d, void *arg)
 {
     const uint32_t first = 9000;
+    const int *told = arg;
     uint32_t blocks[BLOCKS];
     kvc_load_args load = {.count = BLOCKS, .blocks = blocks};
     struct worker w;
 
-    (void)arg;
     worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
     worker_put(&w, first, BLOCKS);
     CHECK(worker_lookup(&w, first, BLOCKS) == BLOCKS);
     load.lease = w.lease.id;
     load.part = w.part;
     load.stream = w.stream;
-    switch_break(d, "ipc_open", 0, ILLEGAL_ADDRESS, true);
+    CHECK(write(told[1], "x", 1) == 1);
     wait_until_lost(d);
     for (uint32_t i = 0; i < BLOCKS; i++)
         blocks[i] = i;
@@ -181,16 +181,69 @@ static void leased_blocks(void)
 {
     struct scene_daemon d;
     uint32_t first = 64 * BLOCKS;
+    int told[2];
     pid_t pid;
+    char byte;
 
-    switch_check();
-    scene_daemon_start(&d, small);
+    switch_daemon_with_trap(&d, small);
     scene_populated(&d);
-    pid = scene_fork(play_leased, &d, NULL);
-    while (!switch_is_set("ipc_open"))
-        usleep(5000);
+    CHECK(pipe(told) == 0);
+    pid = scene_fork(play_leased, &d, told);
+    close(told[1]);
+    CHECK(read(told[0], &byte, 1) == 1);
+    close(told[0]);
+    switch_trap(&d, 0);
     scene_run(scene_play_try, &d, &first);
     CHECK(scene_wait(pid) == 0);
+    check_that_it_goes_on(&d);
+}
+
+// Whatever is still found of the sets can be loaded, and is right; how many blocks that were.
+struct sets {
+    uint32_t first, n, found;
+    int told[2];
+};
+
+static void play_what_is_left(const struct scene_daemon *d, void *arg)
+{
+    struct sets *sets = arg;
+    struct worker w;
+
+    worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
+    for (uint32_t i = 0; i < sets->n; i++) {
+        const uint32_t first = sets->first + i * BLOCKS, n = worker_lookup(&w, first, BLOCKS);
+
+        if (n == 0)
+            continue;
+        worker_poison(&w);
+        CHECK(w.lease.gpu == 0 && worker_load(&w, NULL) == KVC_OK);
+        CHECK(worker_wrong(&w, first, n) == 0);
+        KVC(&w, kvc_release(w.client, w.lease.id));
+        sets->found += n;
+    }
+    worker_close(&w);
+    CHECK(write(sets->told[1], &sets->found, sizeof(sets->found)) == sizeof(sets->found));
+}
+
+// A kernel of the daemon's own writes where nothing is: every call in that context fails from then
+// on. What is in the host tier is found and right, and the rest is a miss.
+static void by_a_kernel(void)
+{
+    struct sets sets = {.first = HELD, .n = 6};
+    struct scene_daemon d;
+
+    switch_daemon_with_trap(&d, small);
+    scene_populated(&d);
+    for (uint32_t i = 0; i < sets.n; i++)
+        put(&d, sets.first + i * BLOCKS);
+    CHECK(scene_stats(&d).demotions > 0);
+    switch_trap(&d, 0);
+    work_until_lost(&d, "a kernel");
+    CHECK(pipe(sets.told) == 0);
+    scene_run(play_what_is_left, &d, &sets);
+    CHECK(read(sets.told[0], &sets.found, sizeof(sets.found)) == sizeof(sets.found));
+    printf("  of %u blocks %u are left in the host tier\n", sets.n * BLOCKS, sets.found);
+    CHECK(sets.found > 0);
     check_that_it_goes_on(&d);
 }
 
@@ -266,14 +319,13 @@ static void one_of_two(void)
     struct second there = {.ordinal = 1, .first = 3000};
     struct scene_daemon d;
 
-    switch_check();
     setenv("KVC_FAKE_CUDA_GPUS", "2", 1);
-    scene_daemon_start(&d, (const char *[]){"--gpus", "all", "--gpu-bytes", "32M", NULL});
+    switch_daemon_with_trap(&d, (const char *[]){"--gpus", "all", "--gpu-bytes", "32M", NULL});
     scene_populated(&d);
     put(&d, HELD);
     scene_run(play_second, &d, &there);
-    switch_break(&d, "launch", 0, ILLEGAL_ADDRESS, true);
-    work_until_lost(&d, "launch");
+    switch_trap(&d, 0);
+    work_until_lost(&d, "a kernel");
     CHECK(scene_stats(&d).lost_gpus == 1);
     // Saved by a worker on the other GPU, so it was there.
     scene_run(play_whether, &d, &(struct whether){HELD, 0});
@@ -292,6 +344,7 @@ static void one_of_two(void)
 
 static const struct scene_test tests[] = {
     {"F20 F23 a GPU that is lost, in each call", in_each_call, 110},
+    {"F20 a GPU that is lost, by a kernel", by_a_kernel, 0},
     {"a GPU that is lost, and leased blocks", leased_blocks, 0},
     {"an error that does not stay", an_error_that_does_not_stay, 0},
     {"a GPU that is lost, one of two", one_of_two, 0},
