@@ -105,6 +105,10 @@ void worker_poison(struct worker *w);
 // Blocks 0 .. n - 1 on the device hold keys first_key ..; how many of them do not.
 uint32_t worker_wrong(struct worker *w, uint32_t first_key, uint32_t n);
 
+// In how many slots of the GPU tier, of extents on the GPU of an ordinal or (-1) on any, lie bytes of
+// those keys, whatever the daemon says of them.
+uint32_t worker_in_tier(struct worker *w, uint32_t first_key, uint32_t n, int ordinal);
+
 void scene_keys(uint32_t first_key, uint32_t n, uint8_t *keys);
 uint64_t worker_save_enqueue(struct worker *w, uint32_t first_key, uint32_t n);
 // Fills, saves, and waits until all are published.

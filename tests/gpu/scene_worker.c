@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/client.h"
+
 void worker_register_as(struct worker *w, uint8_t name)
 {
     kvc_slice slices[SCENE_SLICES];
@@ -238,6 +240,45 @@ uint32_t worker_wrong(struct worker *w, uint32_t first_key, uint32_t n)
         wrong += !same;
     }
     return wrong;
+}
+
+// Slots follow each other from an extent's begin on; a block begins with its first slice.
+static uint32_t count_in_extent(const uint8_t *extent, uint64_t bytes, uint32_t first_key,
+                                uint32_t n)
+{
+    uint8_t wanted[SCENE_SLICE_BYTES] __attribute__((aligned(8)));
+    uint32_t count = 0;
+
+    for (uint32_t k = 0; k < n; k++) {
+        fill_slice(wanted, first_key + k, 0);
+        for (uint64_t at = 0; at + SCENE_BLOCK_BYTES <= bytes; at += SCENE_BLOCK_BYTES)
+            count += memcmp(extent + at, wanted, sizeof(wanted)) == 0;
+    }
+    return count;
+}
+
+uint32_t worker_in_tier(struct worker *w, uint32_t first_key, uint32_t n, int ordinal)
+{
+    const struct map_tier *tier = &w->client->map.tiers[0];
+    uint8_t *extent = malloc(tier->extent_bytes);
+    uint32_t count = 0;
+
+    CHECK(extent != NULL);
+    for (uint32_t i = 0; i < tier->n_extents; i++) {
+        const uint64_t at = (uintptr_t)tier->base + i * tier->extent_bytes;
+        int on = -1;
+
+        if (tier->states[i] != MAP_MAPPED)
+            continue;
+        CUDA(w, pointer_attribute(&on, CUDA_POINTER_DEVICE_ORDINAL, at));
+        if (ordinal >= 0 && on != ordinal)
+            continue;
+        CUDA(w, copy_async((uintptr_t)extent, at, tier->extent_bytes, w->stream));
+        worker_sync(w);
+        count += count_in_extent(extent, tier->extent_bytes, first_key, n);
+    }
+    free(extent);
+    return count;
 }
 
 void scene_keys(uint32_t first_key, uint32_t n, uint8_t *keys)

@@ -2,6 +2,7 @@
 // harm nobody.
 //
 //   test_dead_daemon_gpu [word]    only the tests whose name has the word
+#include <dlfcn.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -144,19 +145,61 @@ static void killed_while_a_child_lives(void)
     scene_daemon_stop(&d);
 }
 
+// How many blocks of the dead lie in the tier by now.
+struct late {
+    int told[2];
+    uint32_t count;
+    bool is_fake;
+};
+
+static void play_count_the_late(const struct scene_daemon *d, void *arg)
+{
+    struct late *late = arg;
+    struct worker w;
+
+    worker_open(&w, d, KVC_ROLE_WORKER, 4);
+    late->count = worker_in_tier(&w, 5000, 64, -1);
+    late->is_fake = dlsym(w.driver.library, "kvc_fake_hold") != NULL;
+    CHECK(write(late->told[1], late, sizeof(*late)) == sizeof(*late));
+    worker_close(&w);
+}
+
+static struct late count_the_late(const struct scene_daemon *d)
+{
+    struct late late = {0}, told;
+
+    CHECK(pipe(late.told) == 0);
+    scene_run(play_count_the_late, d, &late);
+    CHECK(read(late.told[0], &told, sizeof(told)) == sizeof(told));
+    close(late.told[0]);
+    close(late.told[1]);
+    return told;
+}
+
 // The kernel does write on after its process was reaped; what it writes is nobody's.
 static void a_late_kernel_harms_nobody(void)
 {
-    struct actor a = {.fork_child = 1, .hold_ms = 2500};
+    struct actor a = {.fork_child = 1, .hold_ms = 6000};
     struct scene_daemon d;
     pid_t pid, child = 0;
+    uint64_t until_us;
+    struct late late;
 
     scene_daemon_start(&d, NULL);
     pid = start_dying(&d, &a, &child);
+    until_us = scene_now_us() + a.hold_ms * 1000u;
     CHECK(child > 0 && kill(pid, SIGKILL) == 0);
     scene_wait(pid);
+    late = count_the_late(&d);
+    CHECK(scene_now_us() > until_us || late.count == 0);
     scene_run(play_fill_the_rest, &d, NULL);
-    usleep(3000000);
+    while (scene_now_us() < until_us + 1000000)
+        usleep(50000);
+    late = count_the_late(&d);
+    printf("  %u blocks were written after the worker's end\n", late.count);
+    fflush(stdout);
+    CHECK(late.is_fake || late.count == 64);
+    CHECK(scene_stats(&d).quarantined_slots == 64);
     scene_run(play_verify_the_rest, &d, NULL);
     CHECK(kill(child, SIGKILL) == 0);
     scene_settled(&d);
