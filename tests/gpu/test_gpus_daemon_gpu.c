@@ -73,6 +73,70 @@ static void all_of_them(void)
     scene_daemon_stop(&d);
 }
 
+static void play_placed(const struct scene_daemon *d, void *arg)
+{
+    const struct play *p = arg;
+    uint32_t here, there;
+    struct worker w;
+
+    worker_open_with(&w, d,
+                     &(struct worker_options){.role = KVC_ROLE_WORKER,
+                                              .n_blocks = BLOCKS,
+                                              .ordinal = p->ordinal,
+                                              .by_daemon = p->by_daemon});
+    worker_put(&w, p->first_key, BLOCKS);
+    worker_verify(&w, p->first_key, BLOCKS);
+    // Who lends its memory has none of the tier's in its process.
+    if (!p->by_daemon) {
+        here = worker_in_tier(&w, p->first_key, BLOCKS, p->ordinal);
+        there = worker_in_tier(&w, p->first_key, BLOCKS, 1 - p->ordinal);
+        printf("  saved on GPU %d: %u blocks there, %u on the other\n", p->ordinal, here, there);
+        fflush(stdout);
+        CHECK(here == BLOCKS && there == 0);
+    }
+    worker_close(&w);
+}
+
+struct seen_from {
+    int ordinal, on; // who looks, and where the blocks are to be
+    uint32_t first_key;
+};
+
+static void play_look(const struct scene_daemon *d, void *arg)
+{
+    const struct seen_from *s = arg;
+    struct worker w;
+
+    worker_open_with(
+        &w, d,
+        &(struct worker_options){
+            .role = KVC_ROLE_WORKER, .n_blocks = BLOCKS, .ordinal = s->ordinal});
+    CHECK(worker_in_tier(&w, s->first_key, BLOCKS, s->on) == BLOCKS);
+    worker_verify(&w, s->first_key, BLOCKS);
+    CHECK(w.lease.gpu == BLOCKS);
+    worker_close(&w);
+}
+
+// A block lies on its saver's GPU, whoever copies, and a worker on the other one loads it from
+// there.
+static void on_the_savers_gpu(void)
+{
+    struct scene_daemon d;
+
+    need_two();
+    scene_daemon_start(&d, (const char *[]){"--gpus", "all", "--gpu-bytes", "128M", NULL});
+    for (int i = 0; i < 4; i++) {
+        struct play p = {
+            .ordinal = i % 2, .by_daemon = i / 2 == 1, .first_key = 1000 * (uint32_t)(i + 1)};
+
+        scene_run(play_placed, &d, &p);
+        for (int j = 0; j < 2; j++)
+            scene_run(play_look, &d, &(struct seen_from){j, p.ordinal, p.first_key});
+    }
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
 // The worker's first GPU is the daemon's second.
 static void numbered_otherwise(void)
 {
@@ -188,6 +252,7 @@ static void what_is_not_there(void)
 
 static const struct scene_test tests[] = {
     {"all of them", all_of_them, 0},
+    {"on the saver's GPU", on_the_savers_gpu, 0},
     {"F37 numbered otherwise", numbered_otherwise, 0},
     {"one by its UUID", one_by_its_uuid, 0},
     {"what is not there", what_is_not_there, 0},
