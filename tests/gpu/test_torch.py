@@ -5,18 +5,19 @@ import kit
 from kit import MS, Daemon, Remote, Waived, fresh_keys
 
 LAYERS, BLOCKS, N = 6, 64, 24
+MANY = 36000  # blocks of 1.65 GiB: torch's segments are then more pieces than a packet takes
 
 
 class Worker:
-    """A KV cache of LAYERS tensors [2, BLOCKS, 16, 4, 32] bf16 on one GPU, and a client."""
+    """A KV cache of LAYERS tensors [2, blocks, 16, 4, 32] bf16 on one GPU, and a client."""
 
-    def __init__(self, socket, role="worker", gpu=0, by_daemon=False):
+    def __init__(self, socket, role="worker", gpu=0, by_daemon=False, blocks=BLOCKS):
         self.torch = torch = kit.need_gpus(gpu + 1)
         from kvcache_client import Client, Copy, Namespace
 
         self.device = kit.DEVICE if kit.REHEARSE else f"cuda:{gpu}"
         self.cache = [
-            torch.zeros(2, BLOCKS, 16, 4, 32, dtype=torch.bfloat16, device=self.device)
+            torch.zeros(2, blocks, 16, 4, 32, dtype=torch.bfloat16, device=self.device)
             for _ in range(LAYERS)
         ]
         where = {} if kit.REHEARSE else {"gpu": gpu}
@@ -192,13 +193,17 @@ def streams_of_torch_with_expandable_segments():
     both_ways(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
 
 
-def lent(**environment):
+def lent(blocks=BLOCKS, **environment):
     """The daemon copies from and to torch's memory."""
     kit.need_gpus()
     if kit.REHEARSE:
         raise Waived("memory of torch on the CPU is not a memory file")
-    with daemon() as d, Remote(Worker, d.socket, "worker", 0, True, **environment) as saver:
-        with Remote(Worker, d.socket, "reader", 0, True, **environment) as loader:
+    with daemon() as d, Remote(
+        Worker, d.socket, "worker", 0, True, blocks, **environment
+    ) as saver:
+        with Remote(
+            Worker, d.socket, "reader", 0, True, blocks, **environment
+        ) as loader:
             for seed, stream in enumerate(("current", "side")):
                 keys = fresh_keys(N)
                 saver.call("save", keys, seed, stream)
@@ -211,6 +216,10 @@ def lent_to_the_daemon_with_the_default_allocator():
 
 def lent_to_the_daemon_with_expandable_segments():
     lent(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+
+
+def lent_to_the_daemon_in_more_pieces_than_a_packet_takes():
+    lent(MANY, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
 
 
 def a_captured_stream_is_refused():
@@ -260,6 +269,7 @@ if __name__ == "__main__":
         streams_of_torch_with_expandable_segments,
         lent_to_the_daemon_with_the_default_allocator,
         lent_to_the_daemon_with_expandable_segments,
+        lent_to_the_daemon_in_more_pieces_than_a_packet_takes,
         a_captured_stream_is_refused,
         between_replays_of_a_graph,
         loaded_from_the_host_tier,
