@@ -116,9 +116,8 @@ static void release(struct cuda *cuda)
         for (uint32_t i = 0; i < CUDA_LANES; i++)
             if (cuda->lanes[i].event != NULL)
                 (void)driver->event_destroy(cuda->lanes[i].event);
-        for (uint32_t i = 0; i < CUDA_LANES; i++)
-            if (cuda->lanes[0].scratch != 0)
-                (void)driver->memory_free(cuda->lanes[0].scratch);
+        if (cuda->lanes[0].scratch != 0) /* that of all lanes */
+            (void)driver->memory_free(cuda->lanes[0].scratch);
         if (cuda->stream != NULL)
             (void)driver->stream_destroy(cuda->stream);
         if (cuda->has_kernels)

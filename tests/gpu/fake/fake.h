@@ -70,7 +70,8 @@ bool fake_drop(uint64_t at, enum fake_kind kind, struct fake_range *range);
 // none.
 uint32_t fake_count_open(uint64_t owner, uint64_t *at, int change);
 
-// Notes, in a file "NAME-PID" of $KVC_FAKE_CUDA, what this process should not have done.
+// Notes, in a file "NAME-PID" of $KVC_FAKE_CUDA, what this process should not have done. "bad-free",
+// what is not there (any more) was freed, fails every test (scripts/fake-gpu).
 void fake_note(const char *name);
 // What was enqueued on a stream that others wait for: the legacy one, or one of each thread.
 #define OWN_STREAM(stream)                                                                         \

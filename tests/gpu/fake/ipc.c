@@ -77,6 +77,7 @@ int fake_ipc_close(uint64_t address)
     fake_hang("hang-close");
     switch (fake_count_open(0, &address, -1)) {
     case 0:
+        fake_note("bad-free");
         return INVALID;
     case 1:
         break;

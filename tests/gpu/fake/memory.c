@@ -114,8 +114,10 @@ int fake_memory_free(uint64_t address)
     struct fake_range range;
 
     NEED_CONTEXT;
-    if (!fake_drop(address, FAKE_ALLOCATED, &range))
+    if (!fake_drop(address, FAKE_ALLOCATED, &range)) {
+        fake_note("bad-free");
         return INVALID;
+    }
     close(range.fd);
     return munmap((void *)(uintptr_t)address, range.bytes) == 0 ? 0 : INVALID;
 }
@@ -245,10 +247,11 @@ int fake_vmm_unreserve(uint64_t address, size_t bytes)
     struct fake_range range;
 
     MAY_FAIL;
-    return fake_drop(address, FAKE_RESERVED, &range) && range.bytes == bytes &&
-                   munmap((void *)(uintptr_t)address, bytes) == 0
-               ? 0
-               : INVALID;
+    if (!fake_drop(address, FAKE_RESERVED, &range) || range.bytes != bytes) {
+        fake_note("bad-free");
+        return INVALID;
+    }
+    return munmap((void *)(uintptr_t)address, bytes) == 0 ? 0 : INVALID;
 }
 
 int fake_vmm_map(uint64_t address, size_t bytes, size_t offset, uint64_t handle,
@@ -276,8 +279,10 @@ int fake_vmm_unmap(uint64_t address, size_t bytes)
     MAY_FAIL;
     fake_hang("hang-unmap");
     for (uint64_t at = address; at < address + bytes; at += range.bytes) {
-        if (!fake_drop(at, FAKE_MAPPED, &range))
+        if (!fake_drop(at, FAKE_MAPPED, &range)) {
+            fake_note("bad-free");
             return INVALID;
+        }
         close(range.fd);
     }
     return mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
