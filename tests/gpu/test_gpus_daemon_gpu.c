@@ -107,10 +107,9 @@ static void play_look(const struct scene_daemon *d, void *arg)
     const struct seen_from *s = arg;
     struct worker w;
 
-    worker_open_with(
-        &w, d,
-        &(struct worker_options){
-            .role = KVC_ROLE_WORKER, .n_blocks = BLOCKS, .ordinal = s->ordinal});
+    worker_open_with(&w, d,
+                     &(struct worker_options){
+                         .role = KVC_ROLE_WORKER, .n_blocks = BLOCKS, .ordinal = s->ordinal});
     CHECK(worker_in_tier(&w, s->first_key, BLOCKS, s->on) == BLOCKS);
     worker_verify(&w, s->first_key, BLOCKS);
     CHECK(w.lease.gpu == BLOCKS);

@@ -1,6 +1,7 @@
 // A GPU that fails for good under the daemon, found out in each kind of call: what is on it is a
-// miss, nobody gets a wrong byte or a success that is none, the host tier goes on. Single calls fail
-// on demand only on the driver without a GPU (tests/gpu/fake); a kernel breaks a context on both.
+// miss, nobody gets a wrong byte or a success that is none, the host tier goes on. Single calls
+// fail on demand only on the driver without a GPU (tests/gpu/fake); a kernel breaks a context on
+// both.
 //
 //   test_lost_daemon_gpu [word]    only the tests whose name has the word
 #include <string.h>

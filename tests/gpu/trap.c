@@ -1,7 +1,7 @@
-// Loaded before a daemon (LD_PRELOAD), this breaks one of its contexts as a kernel that writes where
-// nothing is does: when there is a file $KVC_TRAP, which names the GPU by its ordinal, such a kernel
-// is launched in that GPU's primary context, and the file goes. Every later call of the daemon in
-// that context fails then, which no call of the driver does on demand.
+// Loaded before a daemon (LD_PRELOAD), this breaks one of its contexts as a kernel that writes
+// where nothing is does: when there is a file $KVC_TRAP, which names the GPU by its ordinal, such a
+// kernel is launched in that GPU's primary context, and the file goes. Every later call of the
+// daemon in that context fails then, which no call of the driver does on demand.
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
