@@ -38,7 +38,7 @@ def pair(name, how, rounds, gpu_tier=True, gpus=(0, 0)):
         with Remote(Server, name, 4, most, pool, gpus[0]) as a, (
                 Remote(Server, name, 4, most, pool, gpus[1])) as b:
             for way in COPIES:
-                why = a.call("use", way, d.socket, 0) or b.call(
+                why = a.call("use", way, d.socket, 0, save_ms=kit.MS) or b.call(
                     "use", way, d.socket, 0, min_tokens=0)
                 if why:
                     print(f"  {why}")
@@ -76,7 +76,8 @@ def break_even(name, repeats=7):
     with Remote(Server, name, 4, most, 2 * repeats * sum(lengths)) as server:
         for tier in ("gpu", "host"):
             with daemon(name, 2 * repeats * sum(lengths), tier == "gpu") as d:
-                server.call("use", "kvcached", d.socket, 0, min_tokens=0)
+                server.call("use", "kvcached", d.socket, 0, min_tokens=0,
+                            save_ms=kit.MS)
                 for n in lengths:
                     prompts = [workloads.Prompt([(f"{tier} {n} {i}", n)], 1)
                                for i in range(repeats)]

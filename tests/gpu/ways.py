@@ -40,15 +40,17 @@ def copy_seconds(gpu):
 
 class Kvcached:
     """Saves what a step completed, on the compute stream. min_tokens: what is shorter is not loaded;
-    None: what is computed sooner than loaded, as the connector for vLLM measures it."""
+    None: what is computed sooner than loaded, as the connector for vLLM measures it. save_ms: 0 is
+    the library's bound, behind which a save is given up."""
 
-    def __init__(self, engine, socket, name, copy, gpu=0, min_tokens=None):
+    def __init__(self, engine, socket, name, copy, gpu=0, min_tokens=None, save_ms=0):
         from kvcache_client import Client, Copy, Namespace
 
         where = {} if kit.REHEARSE else {"gpu": gpu}
         self.by_daemon = copy == "daemon"
         self.client = Client(
-            socket, connect_ms=MS, lookup_ms=MS, load_ms=MS, save_ms=MS if kit.REHEARSE else 0,
+            socket, connect_ms=MS, lookup_ms=MS, load_ms=MS,
+            save_ms=MS if kit.REHEARSE else save_ms,
             **where)
         try:
             self.part = self.client.register_tensors(
