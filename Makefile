@@ -39,10 +39,11 @@ DEPS_LIB   := $(firstword $(wildcard $(abspath $(DEPS))/usr/lib/*-linux-gnu) $(a
 DEPS_FLAGS := -isystem $(abspath $(DEPS))/usr/include
 DEPS_LINK  := -L$(DEPS_LIB) -Wl,-rpath,$(DEPS_LIB)
 PROTOC_C   := LD_LIBRARY_PATH=$(DEPS_LIB) $(abspath $(DEPS))/usr/bin/protoc-c
+DEPS_PKG   := PKG_CONFIG_PATH=$(DEPS_LIB)/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(abspath $(DEPS))
 endif
 
-pkg_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
-pkg_libs   = $(shell pkg-config --libs $(1) 2>/dev/null || echo $(addprefix -l,$(patsubst lib%,%,$(1))))
+pkg_cflags = $(shell $(DEPS_PKG) pkg-config --cflags $(1) 2>/dev/null)
+pkg_libs   = $(shell $(DEPS_PKG) pkg-config --libs $(1) 2>/dev/null || echo $(addprefix -l,$(patsubst lib%,%,$(1))))
 
 # Transfers between daemons are built in where the headers of UCX and of what goes with it are; the
 # library itself is found at run time. `make UCX=` does without.
