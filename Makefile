@@ -117,7 +117,9 @@ GPU_BENCHES  := $(filter $(RELEASE)/tests/gpu/bench_%,$(GPU_KERNELS) $(GPU_DAEMO
 # With torch: the tests and benchmarks of client/python.
 PYTHON       ?= python3
 GPU_PY_TESTS := $(sort $(wildcard tests/gpu/test_*.py))
-GPU_PY_BENCH := $(sort $(wildcard tests/gpu/bench_*.py))
+# Those of serving engines take long: bench-serve.
+SERVE        := $(addprefix tests/gpu/bench_,serving.py batch.py vllm.py)
+GPU_PY_BENCH := $(filter-out $(SERVE),$(sort $(wildcard tests/gpu/bench_*.py)))
 GPU_PY_NEEDS := $(addprefix $(RELEASE)/,kvcached kvcachectl libkvcache.so.0)
 FAKE         := $(RELEASE)/tests/gpu/fake
 FAKE_GPU     := $(addprefix $(FAKE)/,libcuda.so.1 libnvidia-ml.so.1)
@@ -249,7 +251,7 @@ bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against 
 	@for b in $(GPU_BENCHES) $(GPU_PY_BENCH:%='$(PYTHON) %'); do $$b || [ $$? -eq 77 ] || exit 1; done
 
 bench-serve: $(GPU_PY_NEEDS) ## measure what saving costs a serving engine on a GPU (vLLM too, where it is), and what a hit is worth
-	@for b in serving batch vllm; do $(PYTHON) tests/gpu/bench_$$b.py || [ $$? -eq 77 ] || exit 1; done
+	@for b in $(SERVE); do $(PYTHON) $$b || [ $$? -eq 77 ] || exit 1; done
 
 setup: ## install the packages that are missing
 	@scripts/setup

@@ -1,7 +1,7 @@
 // What a daemon with a GPU costs its workers: saving and loading through it beside one copy of the
 // same bytes, on the same stream, alternating. Medians of REPEATS; fresh keys each time, random
 // data, and what was loaded last is compared. One worker process, one daemon a table, in whose tier
-// an extent holds all that a copy moves.
+// an extent holds all that a copy moves: of this GPU's memory, of another GPU's, or of the host's.
 #include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
@@ -210,9 +210,14 @@ static void measure_load(struct worker *w, struct clock *c, struct figure *f, ui
     CHECK(worker_wrong(w, first_key, BLOCKS) == 0);
 }
 
+struct where {
+    uint32_t tier;
+    int ordinal; // of the worker's GPU; the daemon's is the first
+};
+
 static void play(const struct scene_daemon *d, void *arg)
 {
-    const uint32_t tier = *(const uint32_t *)arg;
+    const struct where *where = arg;
     struct figure figures[FIGURES] = {
         [COPY_IN] = {.name = "one copy into the slab"},
         [SAVE_AHEAD] = {.name = "save, on a stream that is busy"},
@@ -230,10 +235,12 @@ static void play(const struct scene_daemon *d, void *arg)
     struct clock c;
     uint64_t slab;
 
-    worker_open(&w, d, KVC_ROLE_WORKER, BLOCKS);
+    worker_open_with(&w, d,
+                     &(struct worker_options){
+                         .role = KVC_ROLE_WORKER, .n_blocks = BLOCKS, .ordinal = where->ordinal});
     clock_open(&w, &c);
     worker_put(&w, 1, BLOCKS); // warm
-    slab = slab_of(&w, tier, BYTES);
+    slab = slab_of(&w, where->tier, BYTES);
     for (uint32_t r = 0; r < REPEATS; r++) {
         const uint32_t key = 100000 + r * 4 * BLOCKS;
 
@@ -255,30 +262,39 @@ static void play(const struct scene_daemon *d, void *arg)
     worker_close(&w);
 }
 
-static void measure(uint32_t tier, const char *const args[])
+static void measure(const char *name, struct where where, const char *const args[])
 {
     struct scene_daemon d;
 
-    printf("%u blocks of %u KiB (%u slices of %u KiB), %s tier\n", BLOCKS, SCENE_BLOCK_BYTES / 1024,
-           SCENE_SLICES, SCENE_SLICE_BYTES / 1024, tier == 0 ? "gpu" : "host");
     scene_daemon_start(&d, args);
     scene_populated(&d);
-    scene_run(play, &d, &tier);
+    printf("%u blocks of %u KiB (%u slices of %u KiB), %s\n", BLOCKS, SCENE_BLOCK_BYTES / 1024,
+           SCENE_SLICES, SCENE_SLICE_BYTES / 1024, name);
+    scene_run(play, &d, &where);
     scene_daemon_stop(&d);
 }
 
 static void gpu_tier(void)
 {
-    measure(0, (const char *[]){"--gpu-bytes", "8G", "--host-bytes", "0", NULL});
+    measure("gpu tier", (struct where){0, 0},
+            (const char *[]){"--gpu-bytes", "8G", "--host-bytes", "0", NULL});
+}
+
+static void gpu_tier_of_another(void)
+{
+    measure("gpu tier of another GPU", (struct where){0, 1},
+            (const char *[]){"--gpu-bytes", "8G", "--host-bytes", "0", NULL});
 }
 
 static void host_tier(void)
 {
-    measure(1, (const char *[]){"--gpu-bytes", "0", "--host-bytes", "8G", NULL});
+    measure("host tier", (struct where){1, 0},
+            (const char *[]){"--gpu-bytes", "0", "--host-bytes", "8G", NULL});
 }
 
 static const struct scene_test tests[] = {
     {"gpu tier", gpu_tier, 0},
+    {"gpu tier of another GPU", gpu_tier_of_another, 0},
     {"host tier", host_tier, 0},
 };
 
