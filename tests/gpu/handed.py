@@ -28,8 +28,8 @@ def daemon(name, blocks, gpu_tier, *more):
 
 
 def pair(name, how, rounds, gpu_tier=True, gpus=(0, 0)):
-    """One process computes prompts, the other goes on: TTFT there, beside what computing it and what
-    its own prefix hit take. Tokens have to be equal."""
+    """One process computes prompts, the other goes on: TTFT there, beside what computing it and
+    what its own prefix hit take. Tokens have to be equal."""
     blocks, found = HIT[name], {"cold": [], "own": [], **{way: [] for way in COPIES}}
     same, tiers = True, [0, 0]
     most, pool = blocks + OUTPUT // 16 + 2, 4 * blocks + 32

@@ -15,8 +15,8 @@ Ran = collections.namedtuple("Ran", "requests seconds gaps figures")
 
 
 class Server:
-    """pool: blocks of GPU memory, those of a daemon's tier too; most: of a request; rows: requests at
-    a time."""
+    """pool: blocks of GPU memory, those of a daemon's tier too; most: of a request; rows: requests
+    at a time."""
 
     def __init__(self, name, rows, most, pool, gpu=0):
         kit.need_gpus()

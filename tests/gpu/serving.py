@@ -138,7 +138,7 @@ class Stream:
 
     def _row(self, title, way, mine, base):
         p50 = {k: kit.median(v) for k, v in mine.by_source.items()}
-        # A hit costs what it costs beside the same requests: where the way has own hits, they are it.
+        # Beside the same requests: own hits of the same way, where it has any.
         own = p50.get("own") or kit.median([t for r in base.ttft for t in r])
 
         def hits(tier):

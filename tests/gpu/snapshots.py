@@ -1,5 +1,5 @@
-"""What the predecessor did with a prompt's blocks, in torch: at the prompt's end they are copied, and
-the engine waits for it. Blocks in GPU memory first; what has no room there is copied to the host."""
+"""What the predecessor did with a prompt's blocks, in torch: at the prompt's end they are copied,
+and the engine waits for it. They go to GPU memory; what has no room there is copied to the host."""
 
 import collections
 
@@ -10,8 +10,8 @@ BLOCKS = 64  # gathered at a time
 
 
 class Snapshots:
-    """packed: each layer is gathered, all are concatenated, each block is cloned; else each layer of
-    each block is cloned by itself. gpu, host: blocks that are kept."""
+    """packed: each layer is gathered, all are concatenated, each block is cloned; else each layer
+    of each block is cloned by itself. gpu, host: blocks that are kept."""
 
     def __init__(self, engine, packed, gpu, host=0):
         self.torch, self.cache, self.packed = engine.torch, engine.model.cache, packed

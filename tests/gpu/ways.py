@@ -16,8 +16,8 @@ PINGS = 9
 
 
 def make(way, engine, socket, name, gpu=0, room=(448, 0), **how):
-    """The hook of a way; Waived when it cannot be had. room: blocks that the predecessor's ways keep
-    on the GPU and on the host; how: of Kvcached."""
+    """The hook of a way; Waived when it cannot be had. room: blocks that the predecessor's ways
+    keep on the GPU and on the host; how: of Kvcached."""
     return {
         "none": lambda: None,
         "own": lambda: None,
@@ -39,9 +39,9 @@ def copy_seconds(gpu):
 
 
 class Kvcached:
-    """Saves what a step completed, on the compute stream. min_tokens: what is shorter is not loaded;
-    None: what is computed sooner than loaded, as the connector for vLLM measures it. save_ms: 0 is
-    the library's bound, behind which a save is given up."""
+    """Saves what a step completed, on the compute stream. min_tokens: what is shorter is not
+    loaded; None: what is computed sooner than loaded, as the connector for vLLM measures it.
+    save_ms: 0 is the library's bound, behind which a save is given up."""
 
     def __init__(self, engine, socket, name, copy, gpu=0, min_tokens=None, save_ms=0):
         from kvcache_client import Client, Copy, Namespace
@@ -50,8 +50,7 @@ class Kvcached:
         self.by_daemon = copy == "daemon"
         self.client = Client(
             socket, connect_ms=MS, lookup_ms=MS, load_ms=MS,
-            save_ms=MS if kit.REHEARSE else save_ms,
-            **where)
+            save_ms=MS if kit.REHEARSE else save_ms, **where)
         try:
             self.part = self.client.register_tensors(
                 Namespace(model=name), engine.model.cache, block_axis=1, block_tokens=16,
