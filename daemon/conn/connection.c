@@ -12,6 +12,7 @@
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/base/turn.h"
 #include "daemon/conn/outqueue.h"
 #include "daemon/conn/watch.h"
 
@@ -21,7 +22,6 @@
  */
 #define PACKETS_PER_WAKE  16
 #define FDS_LIKE_A_PACKET 8
-#define TURN_US           50u
 /* Packets that come so soon behind others are read together, those after a while one by one. */
 #define BURST_US 10u
 /* How often a queue that does not empty by itself is looked at. */

@@ -9,12 +9,16 @@
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/base/turn.h"
 
 #define LATE_US 1000u
 
-/* A move: in the queue until its last piece has been started or it failed. */
+/*
+ * A move: in the queue until its last piece has been started or it failed, and among the ended ones
+ * from the end of its last piece until its callback.
+ */
 struct job {
-    struct list link; /* mover::queue */
+    struct list link; /* mover::queue or mover::ended */
     struct move move;
     move_done_cb *done;
     void *arg;
@@ -46,7 +50,8 @@ struct mover {
     uv_loop_t *loop;
     struct tier *tiers[TIER_COUNT];
     struct lane lanes[MOVER_BATCHES];
-    struct list queue;
+    struct list queue, ended;
+    uv_idle_t go_on; /* runs while some that have ended are not told yet */
     uint32_t count;
     bool stopping;
 };
@@ -146,6 +151,31 @@ static void finish(struct mover *m, struct job *job)
     mem_free(job);
 }
 
+static void go_on_cb(uv_idle_t *idle);
+
+/* What its user does with a copy takes longer than a small copy, and a batch has many of them. */
+static void finish_some(struct mover *m)
+{
+    const uint64_t began = clock_now_us();
+
+    do {
+        struct job *job = list_first(&m->ended, struct job, link);
+
+        if (!job) {
+            uv_idle_stop(&m->go_on);
+            return;
+        }
+        list_remove(&job->link);
+        finish(m, job);
+    } while (clock_now_us() - began < TURN_US);
+    uv_idle_start(&m->go_on, go_on_cb);
+}
+
+static void go_on_cb(uv_idle_t *idle)
+{
+    finish_some(container_of(idle, struct mover, go_on));
+}
+
 /* Only a batch's end calls this, so that no callback comes from inside mover_stop(). */
 static void cancel_queue(struct mover *m)
 {
@@ -183,17 +213,18 @@ static void batch_done(uv_work_t *work, int cancelled)
             list_remove(&job->link);
         }
     }
-    /* The lane is busy again before callbacks run: they may ask for more. */
-    if (!m->stopping)
-        start_batches(m);
-    /* A batch may hold several pieces of a job, side by side; the last of them finishes it. */
+    /* A batch may hold several pieces of a job, side by side; the last of them ends it. */
     for (uint32_t i = 0; i < n; i++) {
         struct job *job = done[i].job;
         bool last = i + 1 == n || done[i + 1].job != job;
 
         if (last && job->in_flight == 0 && !list_linked(&job->link))
-            finish(m, job);
+            list_push_back(&m->ended, &job->link);
     }
+    /* The lane is busy again before callbacks run: they may ask for more. */
+    if (!m->stopping)
+        start_batches(m);
+    finish_some(m);
     if (m->stopping)
         cancel_queue(m);
 }
@@ -237,6 +268,8 @@ kvc_status mover_create(uv_loop_t *loop, struct tier *const tiers[TIER_COUNT], s
         return KVC_E_NO_MEMORY;
     m->loop = loop;
     list_init(&m->queue);
+    list_init(&m->ended);
+    uv_idle_init(loop, &m->go_on);
     for (uint32_t i = 0; i < TIER_COUNT; i++)
         m->tiers[i] = tiers[i];
     for (uint32_t i = 0; i < MOVER_BATCHES; i++) {
@@ -277,10 +310,15 @@ bool mover_hangs(const struct mover *m)
     return mover_oldest_us(m) >= MOVER_LATE_MS * CLOCK_MS_US;
 }
 
+static void closed_cb(uv_handle_t *handle)
+{
+    mem_free(container_of((uv_idle_t *)handle, struct mover, go_on));
+}
+
 void mover_destroy(struct mover *m)
 {
     if (!m)
         return;
     assert(m->count == 0);
-    mem_free(m);
+    uv_close((uv_handle_t *)&m->go_on, closed_cb);
 }

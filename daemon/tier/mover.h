@@ -39,7 +39,10 @@ bool mover_hangs(const struct mover *mover);     /* a batch takes more than MOVE
 /* For how long the oldest batch of copies under way has been; 0: there is none. */
 uint64_t mover_oldest_us(const struct mover *mover);
 
-/* When mover_count() is 0, which it is not inside a callback. NULL is fine. */
+/*
+ * When mover_count() is 0, which it is not inside a callback; it goes in the loop's next turn. NULL
+ * is fine.
+ */
 void mover_destroy(struct mover *mover);
 
 #endif

@@ -1,7 +1,9 @@
 #include <string.h>
 #include <uv.h>
 
+#include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
+#include "daemon/base/turn.h"
 #include "daemon/tier/mover.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/wait.h"
@@ -46,6 +48,7 @@ static void teardown(struct fixture *f)
 {
     drain(f);
     mover_destroy(f->mover);
+    uv_run(&f->loop, UV_RUN_DEFAULT);
     ck_assert_int_eq(uv_loop_close(&f->loop), 0);
     tier_destroy(f->tiers[TIER_GPU]);
     tier_destroy(f->tiers[TIER_HOST]);
@@ -346,6 +349,51 @@ START_TEST(stop_lets_what_is_in_flight_end)
 }
 END_TEST
 
+/* Callbacks that have come since the loop's latest turn began, and the most of any turn. */
+static uint32_t in_turn, most_in_turn;
+
+static void on_turn(uv_prepare_t *prepare)
+{
+    (void)prepare;
+    if (in_turn > most_in_turn)
+        most_in_turn = in_turn;
+    in_turn = 0;
+}
+
+static void on_ended_slowly(void *arg, kvc_status status)
+{
+    const uint64_t until = clock_now_us() + 2 * TURN_US;
+
+    *(uint32_t *)arg += status == KVC_OK;
+    in_turn++;
+    while (clock_now_us() < until)
+        continue;
+}
+
+START_TEST(what_has_ended_is_told_by_turns)
+{
+    struct fixture f;
+    struct move move = {.from = TIER_GPU, .to = TIER_HOST, .bytes = 4096};
+    uv_prepare_t prepare;
+    uint32_t ended = 0;
+
+    setup(&f);
+    uv_prepare_init(&f.loop, &prepare);
+    uv_prepare_start(&prepare, on_turn);
+    uv_unref((uv_handle_t *)&prepare);
+    for (uint32_t i = 0; i < 2 * MOVER_BATCH; i++) {
+        move.to_offset = i * move.bytes;
+        ck_assert_int_eq(mover_ops.copy(f.mover, &move, on_ended_slowly, &ended), KVC_OK);
+    }
+    drain(&f);
+    ck_assert_uint_eq(ended, 2 * MOVER_BATCH);
+    /* One for the end of each batch, and one of those from before. */
+    ck_assert_uint_le(most_in_turn, MOVER_BATCHES + 1);
+    uv_close((uv_handle_t *)&prepare, NULL);
+    teardown(&f);
+}
+END_TEST
+
 START_TEST(a_mover_of_one_tier)
 {
     uv_loop_t loop;
@@ -363,6 +411,7 @@ START_TEST(a_mover_of_one_tier)
     mover_stop(mover);
     mover_destroy(mover);
     mover_destroy(NULL);
+    uv_run(&loop, UV_RUN_DEFAULT);
     ck_assert_int_eq(uv_loop_close(&loop), 0);
     uv_library_shutdown();
 }
@@ -372,7 +421,7 @@ CHECK_MAIN_LOOPS("tier/mover", CHECK_UNIT_S, {a_move_is_exact_and_ends_once, 0, 
                  {moves_are_cut_into_pieces, 0, 0},
                  {a_few_pieces_are_in_flight_and_the_pool_stays_free, 0, 0},
                  {small_moves_share_a_batch, 0, 0}, {a_failure_in_a_batch_is_of_one_move, 0, 0},
-                 {a_callback_may_ask_for_more, 0, 0},
+                 {a_callback_may_ask_for_more, 0, 0}, {what_has_ended_is_told_by_turns, 0, 0},
                  {a_failed_piece_fails_its_move_and_no_other, 0, 3},
                  {memory_that_is_not_there_is_a_status, 0, 0},
                  {a_wrong_move_is_refused_and_never_calls_back, 0, 0},
