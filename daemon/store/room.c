@@ -435,7 +435,7 @@ static bool clean_one(struct partition *partition)
 }
 
 /* Its own blocks, so that a share of what it has and of what is free can be had at once. */
-static void keep_clean(struct partition *partition)
+static void keep_clean(struct partition *partition, uint32_t *steps)
 {
     const struct store_tuning *tuning = &partition->cls->store->config.tuning;
     uint64_t ready = gpu_free(partition->cls), total = partition->used[TIER_GPU] + ready, target;
@@ -446,12 +446,12 @@ static void keep_clean(struct partition *partition)
     else if (ready >= total * tuning->clean_high / 1000)
         partition->cleaning = false;
     target = partition->cleaning ? total * tuning->clean_high / 1000 : 0;
-    while (ready < target && clean_one(partition))
+    for (; *steps > 0 && ready < target && clean_one(partition); --*steps)
         ready++;
 }
 
 /* Blocks of whoever gives to it, for the saves that wait. */
-static void make_room(struct partition *taker)
+static void make_room(struct partition *taker, uint32_t *steps)
 {
     struct tier_class *cls = taker->cls;
     struct partition *dirty = partition_giver(taker, ORDER_DIRTY),
@@ -460,15 +460,15 @@ static void make_room(struct partition *taker)
 
     if (clean)
         ready += clean->orders[ORDER_CLEAN].count;
-    while (dirty && ready < taker->wanted && clean_one(dirty)) {
+    for (; *steps > 0 && dirty && ready < taker->wanted && clean_one(dirty); --*steps) {
         ready++;
         dirty = partition_giver(taker, ORDER_DIRTY);
     }
 }
 
-void room_balance(struct partition *partition)
+void room_balance(struct partition *partition, uint32_t *steps)
 {
-    keep_clean(partition);
+    keep_clean(partition, steps);
     if (partition->wanted > 0)
-        make_room(partition);
+        make_room(partition, steps);
 }

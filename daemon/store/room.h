@@ -71,7 +71,7 @@ void room_changed(struct partition *partition, bool clean);
 /* Balances are to be looked at, of all. */
 void room_all_changed(struct store *store);
 
-/* Starts the copies that keep enough slots free or clean. */
-void room_balance(struct partition *partition);
+/* Starts the copies that keep enough slots free or clean; *steps of them at most, counted down. */
+void room_balance(struct partition *partition, uint32_t *steps);
 
 #endif

@@ -152,7 +152,7 @@ static inline void store_note(const struct store *store, enum store_event_kind k
         store->config.events.event(store->config.events.ctx, &event);
 }
 
-/* Ends every public call that may have changed what is free or clean. */
+/* Ends every public call that may have changed what is free or clean. Some of it may be left. */
 void store_settle(struct store *store);
 
 #endif

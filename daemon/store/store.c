@@ -16,6 +16,9 @@
 #include "daemon/store/room.h"
 #include "daemon/store/save.h"
 
+/* Copies that one call starts; what is due then waits for store_tick, which is due at once. */
+#define SETTLE_STEPS 64u
+
 #undef store_refuse /* defined for analysers of other files */
 #undef store_refuse_at
 
@@ -42,14 +45,17 @@ kvc_status store_refuse_at(struct refusal *why, kvc_status status, const char *l
 void store_settle(struct store *store)
 {
     uint64_t now = clock_now_us();
+    uint32_t steps = SETTLE_STEPS;
     struct partition *partition;
 
     if (now > store->last_use)
         store->last_use = now;
-    while ((partition = list_first(&store->unbalanced, struct partition, balance))) {
-        room_balance(partition);
-        /* What it did itself calls for no second look. */
+    while (steps > 0 && (partition = list_first(&store->unbalanced, struct partition, balance))) {
+        room_balance(partition, &steps);
+        /* What it did itself calls for no second look, but what it could not do for the next. */
         list_remove(&partition->balance);
+        if (steps == 0)
+            list_push_back(&store->unbalanced, &partition->balance);
     }
 }
 

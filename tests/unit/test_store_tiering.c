@@ -111,6 +111,36 @@ START_TEST(S18_clean_ahead_is_bounded_in_flight)
 }
 END_TEST
 
+/* However many are due at once: who asks for something meanwhile waits for a few. */
+START_TEST(S18_copies_are_started_by_turns)
+{
+    struct store_tuning tuning = {.lease_ms = KVC_LEASE_MS_DEFAULT,
+                                  .save_proof_ms = KVC_SAVE_PROOF_MS,
+                                  .clean_low = 900,
+                                  .clean_high = 900,
+                                  .moving_bytes_max = 1ull << 40};
+    uint32_t calls = 1;
+
+    open_full(512, 512);
+    ck_assert_uint_eq(kit.n_moves, 0);
+    store_tune(kit.store, &tuning);
+    while (kit.n_moves < 460) {
+        const uint32_t before = kit.n_moves;
+
+        ck_assert_uint_le(before, 64 * calls);
+        ck_assert_uint_eq(store_next_wake(kit.store), 0);
+        store_tick(kit.store);
+        ck_assert_uint_gt(kit.n_moves, before);
+        calls++;
+    }
+    ck_assert_uint_ge(calls, 460 / 64);
+    while (kit.n_moves > 0)
+        kit_moves(&kit, 1, KVC_OK);
+    ck_assert_uint_eq(kit_stats(&kit).demotions, 460);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(S19_a_failed_demotion_changes_nothing)
 {
     struct kit_owner *worker = open_full(8, 8);
@@ -623,9 +653,9 @@ END_TEST
 
 CHECK_MAIN_BOTH_WAYS("store/tiering", CHECK_UNIT_S, S18_the_coldest_is_copied_then_dropped,
                      S18_a_clean_block_is_just_dropped, S18_clean_ahead_is_bounded_in_flight,
-                     S19_a_failed_demotion_changes_nothing, S19_order_after_many_failures,
-                     tiering_sleeps_after_a_failure_among_successes, S19_a_mover_that_refuses,
-                     S20_host_full_the_coldest_goes,
+                     S18_copies_are_started_by_turns, S19_a_failed_demotion_changes_nothing,
+                     S19_order_after_many_failures, tiering_sleeps_after_a_failure_among_successes,
+                     S19_a_mover_that_refuses, S20_host_full_the_coldest_goes,
                      S20_a_block_colder_than_the_host_tier_is_dropped_uncopied,
                      S20_clean_ahead_drops_what_is_colder_than_the_host_tier,
                      S20_leases_on_the_host_tier_do_not_freeze_the_gpu_tier,
