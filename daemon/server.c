@@ -517,6 +517,7 @@ int server_run(struct config *config, const struct config_source *source, uint64
     signal(SIGPIPE, SIG_IGN);
     if (guard_install() < 0)
         log_warn("main", "a worker can end this process: SIGBUS cannot be handled error=\"%m\"");
+    setup_loop_slice();
     setup_pool();
     setup_descriptor_limit();
     if (service_open(&s.service) != KVC_OK) {

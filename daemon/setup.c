@@ -1,10 +1,12 @@
 #include "daemon/setup.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +17,11 @@
 
 /* Both kinds of copies in flight, and two threads for what nobody should have to wait for. */
 #define POOL_THREADS (MOVER_BATCHES + COPIER_LANES + 2u)
+/* The shortest that Linux gives. */
+#define LOOP_SLICE_NS 100000u
+#ifndef SCHED_FLAG_RESET_ON_FORK /* linux/sched.h, which glibc's sched.h does not go with */
+#define SCHED_FLAG_RESET_ON_FORK 0x01
+#endif
 /* ... and packing and unpacking for peers. */
 #define PEER_THREADS 2u
 
@@ -28,6 +35,33 @@ void setup_descriptor_limit(void)
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
         log_warn("main", "cannot raise the limit of descriptors error=\"%m\"");
+}
+
+/*
+ * The loop's work comes in short pieces that somebody waits for. Linux 6.12 and later let a thread
+ * that asks for short time slices go before those that have longer ones as soon as it wakes up,
+ * the copying threads of this process among them; it gets no more time for that. Older ones take no
+ * notice.
+ */
+void setup_loop_slice(void)
+{
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime_ns, deadline_ns, period_ns;
+    } attributes = {.size = sizeof(attributes)};
+    const long self = 0;
+
+    if (syscall(SYS_sched_getattr, self, &attributes, sizeof(attributes), 0) < 0 ||
+        attributes.policy != SCHED_OTHER)
+        return;
+    attributes.size = sizeof(attributes);
+    attributes.flags |= SCHED_FLAG_RESET_ON_FORK; /* threads that it starts are as usual */
+    attributes.runtime_ns = LOOP_SLICE_NS;
+    if (syscall(SYS_sched_setattr, self, &attributes, 0) < 0)
+        log_debug("main", "no short time slices for the loop error=\"%m\"");
 }
 
 /* The pool's size is read from the environment when its first work comes. */

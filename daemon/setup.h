@@ -8,6 +8,9 @@
 
 void setup_descriptor_limit(void);
 
+/* The calling thread will run the loop. */
+void setup_loop_slice(void);
+
 /* Before the loop's pool has its first work. */
 void setup_pool(void);
 
