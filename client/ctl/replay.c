@@ -32,6 +32,7 @@ struct replay {
     const char *file, *gpu_bytes, *host_bytes, *device, *directory;
     uint64_t limit, kill_every; /* requests; milliseconds between kills, 0: none */
     uint32_t workers, slices, slice_bytes, daemons;
+    uint32_t pace;        /* of each worker, percent */
     uint32_t kill_daemon; /* after so many percent of the requests, 0: never */
     uint32_t copy;        /* kvc_copy */
     bool private, verify, skip_bad, demo;
@@ -83,6 +84,8 @@ static const struct option_row rows[] = {
     {"skip-bad", OPTION_FLAG, FIELD(skip_bad), NULL, "count bad lines and go on", 0, 0, NULL},
     {"kill-every", OPTION_UINT64, FIELD(kill_every), "MS",
      "kill a worker this often, and start another in its place", 1, UINT32_MAX, NULL},
+    {"pace", OPTION_UINT32, FIELD(pace), "PERCENT",
+     "of the time a worker works, and sleeps the rest [100]", 1, 100, NULL},
     {"demo", OPTION_FLAG, FIELD(demo), NULL, NULL, 0, 0, NULL},
 };
 
@@ -140,6 +143,7 @@ static bool start_worker(struct replay *replay, uint32_t index)
                                          .slice_bytes = replay->slice_bytes,
                                          .verify = replay->verify,
                                          .copy = (kvc_copy)replay->copy,
+                                         .pace = replay->pace,
                                          .seed = replay->seed};
         _exit(worker_run(&options));
     }

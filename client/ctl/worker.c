@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "client/ctl/content.h"
+#include "client/ctl/pace.h"
 #include "client/kvcache.h"
 
 /* A daemon that is started again meanwhile is waited for, some seconds. */
@@ -32,6 +33,7 @@ struct worker {
     uint8_t *states;  /* of its saved keys */
     uint8_t *valid;   /* of its loaded blocks */
     int memfd;        /* the cache, if the daemon copies; else -1 */
+    struct pace pace;
     enum tally_phase phase;
     uint64_t elapsed_ns, processor_ns; /* when it began */
     /* Saves of this request and of the one before, whose blocks are not used again yet. */
@@ -184,9 +186,11 @@ static kvc_status settle(struct worker *worker)
 static void poison(struct worker *worker, uint32_t count)
 {
     enter(worker, TALLY_VERIFYING);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         for (uint32_t s = 0; s < worker->options->slices; s++)
             memset(slice_at(worker, worker->blocks[i], s), 0xa5, worker->options->slice_bytes);
+        pace_step(&worker->pace);
+    }
 }
 
 static void verify(struct worker *worker, uint32_t count)
@@ -202,6 +206,7 @@ static void verify(struct worker *worker, uint32_t count)
                 atomic_fetch_add(&worker->counts->mismatches, 1);
         }
         atomic_fetch_add(&worker->counts->verified_bytes, worker->block_bytes);
+        pace_step(&worker->pace);
     }
 }
 
@@ -281,10 +286,12 @@ static kvc_status save_rest(struct worker *worker, uint32_t first, uint32_t n)
 {
     struct tally_worker *counts = worker->counts;
     enter(worker, TALLY_GENERATING);
-    for (uint32_t i = first; i < n; i++)
+    for (uint32_t i = first; i < n; i++) {
         for (uint32_t s = 0; s < worker->options->slices; s++)
             content_write(worker->keys + (size_t)i * KVC_KEY_BYTES, s,
                           slice_at(worker, worker->blocks[i], s), worker->options->slice_bytes);
+        pace_step(&worker->pace);
+    }
     enter(worker, TALLY_SAVING);
     for (uint32_t at = first; at < n; at += KVC_KEYS_MAX) {
         uint32_t count = n - at < KVC_KEYS_MAX ? n - at : KVC_KEYS_MAX;
@@ -343,6 +350,7 @@ static kvc_status replay_request(struct worker *worker, uint64_t index)
     enter(worker, TALLY_REST);
     atomic_fetch_add(&worker->counts->requests, 1);
     atomic_fetch_add(&worker->counts->blocks, request->n_ids);
+    pace_step(&worker->pace);
     return status;
 }
 
@@ -416,6 +424,7 @@ int worker_run(const struct worker_options *options)
                             .phase = TALLY_REST,
                             .elapsed_ns = clock_ns(CLOCK_MONOTONIC)};
     int rc;
+    pace_begin(&worker.pace, options->pace);
     signal(SIGINT, SIG_IGN); /* the parent decides when to stop */
     signal(SIGHUP, SIG_IGN);
     signal(SIGTERM, SIG_DFL);

@@ -21,7 +21,8 @@ struct worker_options {
     bool verify;
     kvc_copy copy;
     uint32_t remote_ms; /* waited for what peers have; 0: they are not asked */
-    uint64_t seed; /* names the run: content of another run is another namespace */
+    uint32_t pace;      /* percent of the time that it works; 0: all */
+    uint64_t seed;      /* names the run: content of another run is another namespace */
 };
 
 /*

@@ -113,6 +113,24 @@ START_TEST(replay_reports_what_it_did)
 }
 END_TEST
 
+START_TEST(replay_at_a_pace_leaves_the_processor_to_others)
+{
+    json_t *root;
+
+    ck_assert_int_eq(CTL_RUN("replay", trace_file(many(4000)), "--private", "--gpu-bytes", "8M",
+                             "--host-bytes", "8M", "--workers", "1", "--json", "--verify", "--pace",
+                             "10"),
+                     0);
+    root = ctl_json();
+    ck_assert_int_eq(ctl_number(root, "requests"), many(4000));
+    ck_assert_int_eq(ctl_number(root, "mismatches"), 0);
+    /* Twice the share, for what comes before the first request. */
+    ck_assert_double_lt(seconds(json_object_get(root, "cpu_s"), "workers"),
+                        0.2 * seconds(root, "seconds") + 0.1);
+    json_decref(root);
+}
+END_TEST
+
 START_TEST(replay_with_a_private_daemon_leaves_nothing)
 {
     ck_assert_int_eq(CTL_RUN("replay", trace_file(300), "--private", "--gpu-bytes", "2M",
@@ -316,6 +334,7 @@ START_TEST(S15_replay_with_workers_killed)
 END_TEST
 
 CHECK_MAIN("ctl/replay", CHECK_LIFE_S, replay_reports_what_it_did,
+           replay_at_a_pace_leaves_the_processor_to_others,
            replay_with_a_private_daemon_leaves_nothing, replay_of_bad_lines,
            replay_can_be_interrupted, replay_that_is_killed_leaves_nothing,
            bench_can_be_interrupted, replay_whose_output_nobody_reads,
