@@ -221,7 +221,7 @@ lint: $(GEN_HEADERS) ## clang-tidy, cppcheck and gcc -fanalyzer over the product
 
 soak: TIME := $(if $(filter-out file,$(origin TIME)),$(TIME),3600)
 soak: all $(PROBE) ## everything at once for TIME seconds (3600), and nothing may grow, be wrong or slow
-	@scripts/soak $(RELEASE) $(TIME)
+	@scripts/soak $(RELEASE) $(TIME) $(if $(LOAD),--load $(LOAD))
 
 bench: all $(BENCHES) ## measure: packing beside memcpy, the store, round trips beside a bare echo
 	@for b in $(BENCHES); do echo "$${b##*/}"; $$b || exit 1; done
