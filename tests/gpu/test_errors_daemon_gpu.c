@@ -160,6 +160,32 @@ static void other_versions(void)
     CHECK(strstr(output, "the CUDA driver is older than 12.0") != NULL);
 }
 
+static void check_that_it_is_divided(void)
+{
+    struct scene_daemon d;
+    char output[2048];
+
+    CHECK(scene_daemon_run(NULL, output, sizeof(output)) == 1);
+    CHECK(strstr(output, "cannot start: device cuda: ") != NULL);
+    CHECK(strstr(output, "is divided (MIG)") != NULL);
+    // Who did not ask for a GPU has the host's memory.
+    scene_daemon_start(&d, (const char *[]){"--device", "auto", NULL});
+    CHECK(strcmp(scene_stats(&d).device, "host") == 0);
+    scene_daemon_stop(&d);
+}
+
+// F37: one that names itself a part, and one that is whole by its name.
+static void a_gpu_that_is_divided(void)
+{
+    switch_check();
+    setenv("KVC_FAKE_CUDA_NAME", "NVIDIA H200 MIG 1g.18gb", 1);
+    check_that_it_is_divided();
+    unsetenv("KVC_FAKE_CUDA_NAME");
+    switch_on("divided");
+    check_that_it_is_divided();
+    switch_off("divided");
+}
+
 // F18: a copy from host memory is made as late as its stream allows, and freed memory is spoilt.
 static void copies_that_come_late(void)
 {
@@ -204,6 +230,7 @@ static const struct scene_test tests[] = {
     {"F21 each call fails once", each_call_once, 150},
     {"F23 registering fails", registering_fails, 0},
     {"F31 other versions of the driver", other_versions, 0},
+    {"F37 a GPU that is divided", a_gpu_that_is_divided, 0},
     {"F32 only streams of its own", only_streams_of_its_own, 0},
     {"F34 registered in pieces", registered_in_pieces, 0},
     {"F35 another address on the device", another_address_on_the_device, 0},

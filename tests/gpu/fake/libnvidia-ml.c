@@ -1,5 +1,5 @@
 // NVML for the fake CUDA driver beside this: lists the processes that hold a lock on their file in
-// the folder $KVC_FAKE_CUDA.
+// the folder $KVC_FAKE_CUDA. With a file "divided" there its GPUs are divided (MIG).
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,6 +21,7 @@ EXPORT int nvmlShutdown(void);
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
                                                    struct process_info *infos);
+EXPORT int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending);
 
 int nvmlInit_v2(void)
 {
@@ -36,6 +37,17 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 {
     *device = (void *)1;
     return strncmp(uuid, "GPU-5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a", 38) == 0 ? 0 : 6;
+}
+
+int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
+{
+    const char *folder = getenv("KVC_FAKE_CUDA");
+    char path[512];
+
+    (void)device;
+    snprintf(path, sizeof(path), "%s/divided", folder != NULL ? folder : "");
+    *current = *pending = folder != NULL && access(path, F_OK) == 0;
+    return 0;
 }
 
 static int is_locked(const char *folder, const char *name)
