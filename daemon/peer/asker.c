@@ -203,7 +203,24 @@ static bool on_ready(void *arg, struct link *link, struct message_ready *ready)
     struct peer *peer = arg;
 
     (void)link;
-    return peers_describe(peer->peers, &peer->lanes, ready, peer->peers->ask);
+    peers_describe(peer->peers, &peer->lanes, ready);
+    return true;
+}
+
+/* Its lanes are known: the way of the bytes is chosen. Remote keys are opened only where they will
+ * be used: for operations that it emulates UCX greets the other side by itself then. */
+static kvc_status choose_way(struct peer *peer)
+{
+    char lanes[UCX_LANES_MAX];
+    kvc_status status;
+
+    ucx_lanes(peer->endpoint, lanes);
+    note_lanes(peer, lanes);
+    status = choose_mode(peer, peer->ready->modes);
+    if (status != KVC_OK || peer->mode != MESSAGE_GET)
+        return status;
+    peer->registrations += peer->ready->n_regions;
+    return regions_open(peer->endpoint, peer->ready, peer->regions);
 }
 
 static void joined_cb(struct ucx_op *op, kvc_status status)
@@ -216,35 +233,32 @@ static void joined_cb(struct ucx_op *op, kvc_status status)
         link_end(peer->control, "UCX cannot connect");
         return;
     }
+    status = choose_way(peer);
+    mem_free(peer->ready);
+    peer->ready = NULL;
+    if (status != KVC_OK) {
+        link_end(peer->control, kvc_status_text(status));
+        return;
+    }
     peer->backoff_ms = BACKOFF_MS;
     set_state(peer, PEER_OPEN);
     log_info("peer", "peer open name=%s mode=\"%s\" lanes=\"%s\" reason=\"%s\"", peer->name,
              message_mode_name(peer->mode), peer->transports, peer->reason);
 }
 
-/*
- * Remote keys are opened only where they will be used: for operations that it emulates UCX 1.13
- * greets the other side by itself then, and it dies when an endpoint ends while its answer to such
- * a greeting waits for a connection. For the same reason nothing is asked before the connection
- * has been made.
- */
 static kvc_status on_open(void *arg, struct link *link, const struct message_ready *ready)
 {
     const struct ucx_endpoint_events events = {arg, endpoint_failed};
     struct peer *peer = arg;
-    char lanes[UCX_LANES_MAX];
-    kvc_status status =
-        ucx_connect(peer->peers->ask, ready->address, ready->address_len, &events, &peer->endpoint);
+    struct ucx_way way = {.port = (uint16_t)ready->port};
+    kvc_status status;
 
-    if (status != KVC_OK)
-        return status;
-    ucx_lanes(peer->endpoint, lanes);
-    note_lanes(peer, lanes);
-    status = choose_mode(peer, ready->modes);
-    if (status == KVC_OK && peer->mode == MESSAGE_GET) {
-        status = regions_open(peer->endpoint, ready, peer->regions);
-        peer->registrations += ready->n_regions;
-    }
+    if (ready->port == 0 || !link_self(link, &way.from) || !link_peer(link, &way.to))
+        return KVC_E_UNSUPPORTED;
+    peer->ready = ready_keep(ready);
+    if (peer->ready == NULL)
+        return KVC_E_NO_MEMORY;
+    status = ucx_connect(peer->peers->ask, &way, &events, &peer->endpoint);
     if (status != KVC_OK)
         return status;
     peer->epoch = link->epoch;
@@ -290,6 +304,8 @@ static void on_ended(void *arg, struct link *link, const char *why)
     (void)link;
     note_failure(peer, why);
     peer->control = NULL;
+    mem_free(peer->ready);
+    peer->ready = NULL;
     peer->failures++;
     if (peer->endpoint == NULL) {
         wait_for_next(peer);

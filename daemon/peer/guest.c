@@ -47,35 +47,84 @@ static bool on_ready(void *arg, struct link *link, struct message_ready *ready)
     if (g->peers->n_guests > 2 * PEERS_MAX || lanes_open(g->peers, &g->lanes) != KVC_OK)
         return false;
     g->registrations = 1;
-    return peers_describe(g->peers, &g->lanes, ready, g->peers->serve);
+    peers_describe(g->peers, &g->lanes, ready);
+    return true;
 }
 
 static kvc_status on_open(void *arg, struct link *link, const struct message_ready *ready)
 {
-    const struct ucx_endpoint_events events = {arg, endpoint_failed};
     struct guest *g = arg;
-    char lanes[UCX_LANES_MAX];
     const struct owner_identity identity = {
         .tenant = g->tenant, .role = STORE_ROLE_READER, .pid = getpid()};
     kvc_status status = store_owner_open(g->peers->config.store, &identity, NULL, &g->owner);
 
-    if (status == KVC_OK)
-        status =
-            ucx_connect(g->peers->serve, ready->address, ready->address_len, &events, &g->endpoint);
     if (status != KVC_OK)
         return status;
-    /* Where it may be put by itself; asker.c says why nowhere else. */
-    ucx_lanes(g->endpoint, lanes);
-    if (peers_native_mode(g->peers, lanes) == MESSAGE_PUT) {
-        status = regions_open(g->endpoint, ready, g->regions);
-        g->registrations += ready->n_regions;
-    }
-    if (status != KVC_OK)
-        return status;
+    g->ready = ready_keep(ready);
+    if (g->ready == NULL)
+        return KVC_E_NO_MEMORY;
     g->epoch = link->epoch;
     g->modes = ready->modes & peers_modes(g->peers);
     log_info("peer", "peer asks name=%s", g->name);
     return KVC_OK;
+}
+
+/* Its endpoint. Only who has passed the greeting, and has none, is waited for. */
+
+static bool waits_for_call(const struct guest *g)
+{
+    return g->control != NULL && g->control->state == LINK_OPEN && g->ready != NULL;
+}
+
+bool guest_is_expected(void *arg, const struct sockaddr_storage *from)
+{
+    const struct peers *peers = arg;
+    const struct guest *g;
+    struct sockaddr_storage host;
+
+    list_for_each(g, &peers->guests, link)
+        if (waits_for_call(g) && link_peer(g->control, &host) &&
+            (peers_is_same_host(&host, from) ||
+             (link_is_loopback(&host) && link_is_loopback(from))))
+            return true;
+    return false;
+}
+
+static kvc_status take_call(struct guest *g, struct ucx_call *call)
+{
+    const struct ucx_endpoint_events events = {g, endpoint_failed};
+    char lanes[UCX_LANES_MAX];
+    kvc_status status = ucx_accept(call, &events, &g->endpoint);
+
+    if (status != KVC_OK)
+        return status;
+    /* Where it may be put by itself; asker.c says why nowhere else. */
+    ucx_lanes(g->endpoint, lanes);
+    if (peers_native_mode(g->peers, lanes) != MESSAGE_PUT)
+        return KVC_OK;
+    g->registrations += g->ready->n_regions;
+    return regions_open(g->endpoint, g->ready, g->regions);
+}
+
+void guest_called(void *arg, uint64_t number, struct ucx_call *call)
+{
+    struct peers *peers = arg;
+    struct guest *g;
+
+    list_for_each(g, &peers->guests, link) {
+        kvc_status status;
+
+        if (!waits_for_call(g) || g->ready->caller != number)
+            continue;
+        status = take_call(g, call);
+        mem_free(g->ready);
+        g->ready = NULL;
+        if (status == KVC_OK)
+            serve_start_some(g);
+        else
+            link_end(g->control, kvc_status_text(status));
+        return;
+    }
 }
 
 static void on_message(void *arg, struct link *link, const struct message *m)
@@ -118,6 +167,8 @@ static void on_ended(void *arg, struct link *link, const char *why)
 
     (void)link;
     g->control = NULL;
+    mem_free(g->ready);
+    g->ready = NULL;
     if (g->owner != NULL && !g->peers->stopping)
         log_info("peer", "peer asks no more name=%s reason=\"%s\"", g->name, why);
     serve_end_all(g);

@@ -483,4 +483,12 @@ bool link_peer(const struct link *link, struct sockaddr_storage *address)
     return uv_tcp_getpeername(&link->tcp, (struct sockaddr *)address, &len) == 0;
 }
 
+bool link_self(const struct link *link, struct sockaddr_storage *address)
+{
+    int len = sizeof(*address);
+
+    memset(address, 0, sizeof(*address));
+    return uv_tcp_getsockname(&link->tcp, (struct sockaddr *)address, &len) == 0;
+}
+
 #endif

@@ -82,8 +82,9 @@ kvc_status link_connect(const struct link_config *config, const struct sockaddr 
 kvc_status link_accept(const struct link_config *config, uv_stream_t *listener, void *arg,
                        struct link **link);
 bool link_is_loopback(const struct sockaddr_storage *address);
-/* The address of the other side; false: there is none. */
+/* The addresses of the other side and of this one; false: there is none. */
 bool link_peer(const struct link *link, struct sockaddr_storage *address);
+bool link_self(const struct link *link, struct sockaddr_storage *address);
 
 void link_send(struct link *link, const struct message *message);
 

@@ -1,6 +1,9 @@
 /* Memory that peers reach: tiers, lanes, and what a READY says of them. */
 #ifdef KVC_UCX
 
+#include <string.h>
+
+#include "daemon/base/mem.h"
 #include "daemon/peer/state.h"
 
 bool peers_is_memory(const struct peers *peers, enum tier_kind tier)
@@ -43,19 +46,14 @@ uint32_t peers_modes(const struct peers *peers)
     }
 }
 
-bool peers_describe(struct peers *peers, const struct lanes *lanes, struct message_ready *ready,
-                    struct ucx_worker *worker)
+void peers_describe(struct peers *peers, const struct lanes *lanes, struct message_ready *ready)
 {
-    size_t len;
-
     *ready = (struct message_ready){
         .modes = peers_modes(peers),
         .view_bytes = {lanes->slab.bytes[VIEW_FULL] / PEER_LANES, lanes->slab.bytes[VIEW_SMALL]},
-        .address = ucx_worker_address(worker, &len),
+        .caller = ucx_worker_number(peers->ask),
+        .port = ucx_worker_port(peers->serve),
     };
-    ready->address_len = (uint32_t)len;
-    if (len > MESSAGE_ADDRESS_MAX)
-        return false;
     for (enum tier_kind t = 0; t < TIER_COUNT; t++) {
         const struct tier *tier = peers->config.tiers[t];
 
@@ -71,7 +69,29 @@ bool peers_describe(struct peers *peers, const struct lanes *lanes, struct messa
             .rkey_len = (uint32_t)peers->memory[t].rkey_len,
         };
     }
-    return true;
+}
+
+/* One piece of memory: the remote keys lie behind it. */
+struct message_ready *ready_keep(const struct message_ready *ready)
+{
+    struct message_ready *kept;
+    size_t bytes = sizeof(*kept);
+    uint8_t *at;
+
+    for (uint32_t i = 0; i < ready->n_regions; i++)
+        bytes += ready->regions[i].rkey_len;
+    kept = mem_alloc(bytes);
+    if (kept == NULL)
+        return NULL;
+    *kept = *ready;
+    at = (uint8_t *)(kept + 1);
+    for (uint32_t i = 0; i < ready->n_regions; i++) {
+        const struct message_region *from = &ready->regions[i];
+
+        kept->regions[i].rkey = memcpy(at, from->rkey, from->rkey_len);
+        at += from->rkey_len;
+    }
+    return kept;
 }
 
 kvc_status regions_open(struct ucx_endpoint *endpoint, const struct message_ready *ready,

@@ -3,7 +3,7 @@
 #include <endian.h>
 #include <string.h>
 
-static const uint8_t magic[4] = {'K', 'V', 'P', MESSAGE_VERSION};
+static const uint8_t magic[4] = {'K', 'V', 'P', MESSAGE_FRAMES};
 
 uint32_t message_u32(const uint8_t *array, uint32_t i)
 {
@@ -90,10 +90,10 @@ static const char *read_ready(struct reader *r, struct message_ready *ready)
     ready->n_regions = take_u32(r);
     ready->view_bytes[0] = take_u64(r);
     ready->view_bytes[1] = take_u64(r);
-    ready->address_len = take_u32(r);
-    if (ready->address_len > MESSAGE_ADDRESS_MAX)
-        return "an address that is too long";
-    ready->address = take(r, ready->address_len);
+    ready->caller = take_u64(r);
+    ready->port = take_u32(r);
+    if (ready->port > UINT16_MAX)
+        return "no port";
     if (ready->n_regions > MESSAGE_REGIONS_MAX)
         return "too many regions";
     for (uint32_t i = 0; i < ready->n_regions; i++) {
@@ -215,7 +215,7 @@ const char *message_read_header(const uint8_t header[MESSAGE_HEADER_BYTES], uint
 
     if (memcmp(header, magic, 3) != 0)
         return "no frame of a peer";
-    if (header[3] != MESSAGE_VERSION)
+    if (header[3] != MESSAGE_FRAMES)
         return "another version of frames";
     if (header[6] != 0 || header[7] != 0 || message_u32(header, 2) != 0)
         return "reserved bytes that are not zero";
@@ -279,8 +279,8 @@ static void write_ready(struct writer *w, const struct message_ready *ready)
     put_u32(w, ready->n_regions);
     put_u64(w, ready->view_bytes[0]);
     put_u64(w, ready->view_bytes[1]);
-    put_u32(w, ready->address_len);
-    put(w, ready->address, ready->address_len);
+    put_u64(w, ready->caller);
+    put_u32(w, ready->port);
     for (uint32_t i = 0; i < ready->n_regions; i++) {
         const struct message_region *region = &ready->regions[i];
 

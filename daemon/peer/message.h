@@ -14,13 +14,13 @@
 #include "proto/limits.h"
 #include "proto/status.h"
 
-#define MESSAGE_VERSION      1u
+#define MESSAGE_FRAMES       1u /* their version */
+#define MESSAGE_VERSION      2u /* of what is said in them */
 #define MESSAGE_HEADER_BYTES 16u
 #define MESSAGE_BODY_MAX     (64u * 1024u)
 #define MESSAGE_NONCE_BYTES  32u
 #define MESSAGE_HELLO_BYTES  (16u + MESSAGE_NONCE_BYTES)
 #define MESSAGE_MAC_BYTES    32u
-#define MESSAGE_ADDRESS_MAX  8192u /* of a transport's worker */
 #define MESSAGE_RKEY_MAX     2048u
 #define MESSAGE_REGIONS_MAX  4u
 
@@ -66,8 +66,8 @@ struct message_region {
 struct message_ready {
     uint32_t modes;
     uint64_t view_bytes[2]; /* full, small; 0: none */
-    const uint8_t *address;
-    uint32_t address_len;
+    uint64_t caller;        /* an asker's: the number by which its UCX says who calls */
+    uint32_t port;          /* a source's: at which its UCX is to be called */
     uint32_t n_regions;
     struct message_region regions[MESSAGE_REGIONS_MAX];
 };

@@ -87,7 +87,7 @@ kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t index)
 /* Who may connect: with a secret whoever proves it; else who is here, or is named. And of which
  * tenant he is: that of the peer at his address. */
 
-static bool is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+bool peers_is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
     if (a->ss_family != b->ss_family)
         return false;
@@ -109,7 +109,7 @@ bool peers_admit(const struct peers *peers, const struct sockaddr_storage *addre
     /* Who can write to the directory does not open this door. */
     list_for_each(peer, &peers->list, link) {
         unknown = unknown || (peer->address.ss_family == 0 && peer->tenant != peers->tenant);
-        if (peer->hinted || !is_same_host(&peer->address, address))
+        if (peer->hinted || !peers_is_same_host(&peer->address, address))
             continue;
         /* Two names, one host: nobody knows which of them it is. */
         if (named && *tenant != peer->tenant)
@@ -153,6 +153,8 @@ static kvc_status listen_at(struct peers *peers, char *why, size_t size)
         return explain(why, size, KVC_E_SYSTEM, "peer-listen: %s: %s", text, uv_strerror(rc));
     peers->listening = true;
     peers->ask_links.from = address;
+    if (ucx_listen(peers->serve, &address) != KVC_OK)
+        return explain(why, size, KVC_E_SYSTEM, "peer-listen: UCX cannot listen at %s", host);
     return KVC_OK;
 }
 
@@ -302,6 +304,9 @@ void peers_tick_soon(struct peers *peers)
 
 static kvc_status open_transport(struct peers *peers, char *why, size_t size)
 {
+    const struct ucx_worker_events asking = {.arg = peers, .message = batch_message};
+    const struct ucx_worker_events serving = {
+        .arg = peers, .expects = guest_is_expected, .called = guest_called};
     char text[UCX_WHY_MAX];
     kvc_status status = ucx_open(peers->config.ucx, text, &peers->ucx);
 
@@ -311,9 +316,9 @@ static kvc_status open_transport(struct peers *peers, char *why, size_t size)
     if (status == KVC_OK)
         status = staging_open(peers);
     if (status == KVC_OK)
-        status = ucx_worker_open(peers->ucx, peers->config.loop, batch_message, peers, &peers->ask);
+        status = ucx_worker_open(peers->ucx, peers->config.loop, &asking, &peers->ask);
     if (status == KVC_OK)
-        status = ucx_worker_open(peers->ucx, peers->config.loop, NULL, NULL, &peers->serve);
+        status = ucx_worker_open(peers->ucx, peers->config.loop, &serving, &peers->serve);
     return status == KVC_OK ? status
                             : explain(why, size, status, "UCX: %s", kvc_status_text(status));
 }

@@ -70,8 +70,6 @@ void service_report(const struct service *s)
         link_send(s->guest->control, &m);
 }
 
-static void start_some(struct guest *g);
-
 /* The one end of every service. */
 static void end(struct service *s, bool served)
 {
@@ -108,10 +106,10 @@ void service_finish(struct service *s, bool served)
     const bool staged = s->stage < PEERS_STAGES;
 
     end(s, served);
-    start_some(g);
+    serve_start_some(g);
     if (staged)
         list_for_each(other, &peers->guests, link)
-            start_some(other);
+            serve_start_some(other);
     guest_settle(g);
 }
 
@@ -190,7 +188,7 @@ static bool begin(struct service *s)
     return true;
 }
 
-static void start_some(struct guest *g)
+void serve_start_some(struct guest *g)
 {
     struct service *s;
 
@@ -234,7 +232,7 @@ void serve_fetch(struct guest *g, const struct message_fetch *m)
     list_push_back(&g->waiting, &s->link);
     g->n_waiting++;
     g->peers->n_services++;
-    start_some(g);
+    serve_start_some(g);
 }
 
 void serve_done(struct guest *g, uint64_t id)

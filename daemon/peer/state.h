@@ -74,6 +74,7 @@ struct peer {
     struct ucx_endpoint *endpoint;
     struct ucx_op joining; /* flushes it: nothing is asked before it is connected */
     uint64_t joining_us;
+    struct message_ready *ready; /* of the other side, until then */
     char transports[UCX_LANES_MAX];
     uint32_t mode; /* enum message_mode */
     bool may_send; /* MESSAGE_SEND, too */
@@ -92,8 +93,9 @@ struct peer {
 struct guest {
     struct list link; /* peers::guests */
     struct peers *peers;
-    struct link *control; /* NULL: it has ended */
-    struct ucx_endpoint *endpoint;
+    struct link *control;          /* NULL: it has ended */
+    struct ucx_endpoint *endpoint; /* NULL: it has not called yet, or has ended */
+    struct message_ready *ready;   /* of the other side, until it calls */
     char name[PEER_NAME_MAX];
     uint32_t tenant; /* for it there is no other */
     uint64_t epoch;
@@ -140,8 +142,8 @@ void shapes_free(struct peers *peers);
 /* memory.c */
 kvc_status peers_register_tiers(struct peers *peers);
 bool peers_is_memory(const struct peers *peers, enum tier_kind tier); /* that this process reads */
-bool peers_describe(struct peers *peers, const struct lanes *lanes, struct message_ready *ready,
-                    struct ucx_worker *worker);
+void peers_describe(struct peers *peers, const struct lanes *lanes, struct message_ready *ready);
+struct message_ready *ready_keep(const struct message_ready *ready); /* NULL: out of memory */
 kvc_status regions_open(struct ucx_endpoint *endpoint, const struct message_ready *ready,
                         struct region regions[TIER_COUNT]);
 void regions_close(struct ucx_endpoint *endpoint, struct region regions[TIER_COUNT]);
@@ -170,6 +172,7 @@ uint32_t peers_modes(const struct peers *peers);
 /* The one-sided way that these lanes have by themselves; MESSAGE_VIEWS: none. */
 uint32_t peers_native_mode(const struct peers *peers, const char *lanes);
 /* Who may connect; and of which tenant he is. */
+bool peers_is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
 bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address,
                  uint32_t *tenant);
 void peers_tick_soon(struct peers *peers);
@@ -186,13 +189,17 @@ extern const struct link_events peer_events;
 void guest_accept(struct peers *peers, uv_stream_t *listener);
 void guest_look(struct guest *guest, uint64_t now);
 void guest_settle(struct guest *guest);
+/* UCX is called: of a peers. */
+bool guest_is_expected(void *arg, const struct sockaddr_storage *from);
+void guest_called(void *arg, uint64_t number, struct ucx_call *call);
 extern const struct link_events guest_events;
 
 /* serve*.c */
 void serve_query(struct guest *guest, const struct message_query *query);
 void serve_fetch(struct guest *guest, const struct message_fetch *fetch);
 void serve_done(struct guest *guest, uint64_t id);
-void serve_end_all(struct guest *guest); /* its link has ended */
+void serve_start_some(struct guest *guest); /* of what waits */
+void serve_end_all(struct guest *guest);    /* its link has ended */
 
 /* batch*.c */
 struct batch_block {

@@ -55,6 +55,8 @@ static void set_environment(void)
     setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 0);
     /* What it finds fatal; ends of endpoints are logged here. */
     setenv("UCX_LOG_LEVEL", "fatal", 0);
+    /* Endpoints are made over TCP also where there is InfiniBand: it needs nothing set up. */
+    setenv("UCX_SOCKADDR_TLS_PRIORITY", "tcp", 0);
     /* Memory is registered once, and its kind is told. */
     setenv("UCX_MEMTYPE_CACHE", "n", 0);
 }

@@ -57,11 +57,24 @@ struct ucx_op;
 typedef void *ucx_message_cb(void *arg, const struct ucx_tag *tag, size_t bytes,
                              struct ucx_op **op);
 
-kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, ucx_message_cb *message, void *arg,
+struct ucx_call; /* that is coming in */
+struct ucx_worker_events {
+    void *arg;
+    ucx_message_cb *message; /* NULL: none are taken */
+    /* Of a worker that listens: whether somebody from there is waited for; and then who it is, to
+     * be accepted inside the call, or he is refused. */
+    bool (*expects)(void *arg, const struct sockaddr_storage *from);
+    void (*called)(void *arg, uint64_t number, struct ucx_call *call);
+};
+kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, const struct ucx_worker_events *events,
                            struct ucx_worker **worker);
 /* Its endpoints are closed. `done` when it is gone: its handles are then closed, too. */
 void ucx_worker_close(struct ucx_worker *worker, void (*done)(void *arg), void *arg);
-const uint8_t *ucx_worker_address(const struct ucx_worker *worker, size_t *len);
+/* By which it is known to those whom it calls; at random. */
+uint64_t ucx_worker_number(const struct ucx_worker *worker);
+/* At a port of UCX's own choice; 0: it does not listen. */
+kvc_status ucx_listen(struct ucx_worker *worker, const struct sockaddr_storage *host);
+uint16_t ucx_worker_port(const struct ucx_worker *worker);
 
 /* Endpoints. */
 
@@ -70,8 +83,19 @@ struct ucx_endpoint_events {
     /* The peer failed: it must be closed. Once, from the loop, never from inside a call. */
     void (*failed)(void *arg, kvc_status status);
 };
-kvc_status ucx_connect(struct ucx_worker *worker, const uint8_t *address, size_t len,
+struct ucx_way {
+    struct sockaddr_storage from, to; /* hosts */
+    uint16_t port;                    /* there */
+};
+/*
+ * Calls who listens there. Endpoints are made by calls, not by addresses of workers that both sides
+ * know: only so does UCX 1.13 receive over TCP right where the bytes belong, on endpoints whose
+ * failures are told; else each byte is copied once more. It has lanes when a flush has completed.
+ */
+kvc_status ucx_connect(struct ucx_worker *worker, const struct ucx_way *way,
                        const struct ucx_endpoint_events *events, struct ucx_endpoint **endpoint);
+kvc_status ucx_accept(struct ucx_call *call, const struct ucx_endpoint_events *events,
+                      struct ucx_endpoint **endpoint);
 /* Transports of its lanes, "tcp", or "cma posix tcp". */
 void ucx_lanes(const struct ucx_endpoint *endpoint, char lanes[UCX_LANES_MAX]);
 /* Nothing can be begun on it any more; closed() when all of its operations have completed. */

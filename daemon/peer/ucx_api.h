@@ -11,12 +11,12 @@
 #define UCX_FUNCTIONS(X)                                                                           \
     X(ucp_get_version_string) X(ucp_init_version) X(ucp_cleanup) X(ucp_config_read)                \
     X(ucp_config_modify) X(ucp_config_release) X(ucp_mem_map) X(ucp_mem_unmap) X(ucp_rkey_pack)    \
-    X(ucp_rkey_buffer_release) X(ucp_worker_create) X(ucp_worker_destroy)                          \
-    X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_get_efd)                  \
+    X(ucp_rkey_buffer_release) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_efd)    \
     X(ucp_worker_arm) X(ucp_worker_progress) X(ucp_worker_set_am_recv_handler) X(ucp_ep_create)    \
     X(ucp_ep_close_nbx) X(ucp_ep_print_info) X(ucp_ep_flush_nbx) X(ucp_ep_rkey_unpack)             \
     X(ucp_rkey_destroy) X(ucp_get_nbx) X(ucp_put_nbx) X(ucp_am_send_nbx) X(ucp_am_recv_data_nbx)   \
-    X(ucp_request_free) X(ucp_request_check_status)
+    X(ucp_request_free) X(ucp_request_check_status) X(ucp_listener_create)                         \
+    X(ucp_listener_destroy) X(ucp_listener_query) X(ucp_listener_reject) X(ucp_conn_request_query)
 /* clang-format on */
 
 struct ucx {
@@ -30,10 +30,10 @@ struct ucx {
 struct ucx_worker {
     struct ucx *ucx;
     ucp_worker_h worker;
-    ucp_address_t *address;
-    size_t address_len;
-    ucx_message_cb *message;
-    void *arg;
+    uint64_t number;         /* by which it says who calls */
+    ucp_listener_h listener; /* NULL: nobody may call it */
+    uint16_t port;           /* of the listener */
+    struct ucx_worker_events events;
     uv_prepare_t prepare;
     uv_idle_t idle; /* runs while UCX may not sleep */
     uv_poll_t poll;

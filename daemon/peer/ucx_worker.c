@@ -1,14 +1,14 @@
-/* Workers on the loop, endpoints, operations. */
+/* Workers on the loop, and operations. */
 #ifdef KVC_UCX
 
 #include "daemon/peer/ucx_api.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <endian.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "daemon/base/fault.h"
 #include "daemon/base/log.h"
@@ -148,7 +148,7 @@ static ucs_status_t message_cb(void *arg, const void *header, size_t header_len,
     if (header_len == sizeof(tag)) {
         memcpy(&tag, header, sizeof(tag));
         tag = (struct ucx_tag){le64toh(tag.id), le32toh(tag.first), le32toh(tag.n)};
-        to = w->message(w->arg, &tag, len, &op);
+        to = w->events.message(w->events.arg, &tag, len, &op);
     }
     if (to == NULL)
         return UCS_OK; /* whoever sends it is told that it is over */
@@ -161,139 +161,6 @@ static ucs_status_t message_cb(void *arg, const void *header, size_t header_len,
     receive.cb.recv_am = received_cb;
     begun(op, w->ucx->ucp_am_recv_data_nbx(w->worker, data, to, len, &receive));
     return UCS_INPROGRESS;
-}
-
-/* Endpoints. */
-
-static void failed_cb(void *arg, ucp_ep_h ep, ucs_status_t status)
-{
-    struct ucx_endpoint *endpoint = arg;
-
-    (void)ep;
-    if (endpoint->state != UCX_OPEN)
-        return;
-    endpoint->state = UCX_FAILED;
-    endpoint->why = ucx_status(status);
-    list_push_back(&endpoint->worker->failed, &endpoint->link);
-}
-
-kvc_status ucx_connect(struct ucx_worker *w, const uint8_t *address, size_t len,
-                       const struct ucx_endpoint_events *events, struct ucx_endpoint **ret)
-{
-    struct ucx_endpoint *endpoint = mem_zalloc(sizeof(*endpoint));
-    ucp_ep_params_t params = {
-        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER,
-        .address = (const ucp_address_t *)address,
-        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-        .err_handler = {.cb = failed_cb, .arg = endpoint},
-    };
-    ucs_status_t status;
-
-    (void)len;
-    if (endpoint == NULL)
-        return KVC_E_NO_MEMORY;
-    list_init(&endpoint->link);
-    endpoint->worker = w;
-    endpoint->events = *events;
-    status = fault_fires("ucx.connect") ? UCS_ERR_UNREACHABLE
-                                        : w->ucx->ucp_ep_create(w->worker, &params, &endpoint->ep);
-    if (status != UCS_OK) {
-        mem_free(endpoint);
-        return ucx_status(status);
-    }
-    *ret = endpoint;
-    return KVC_OK;
-}
-
-/* "lane[1]:  3:cma/memory.0 md[2] -> ..." in the words that UCX has for people. */
-static void add_lane(const char *line, char lanes[UCX_LANES_MAX])
-{
-    const char *name = strchr(line, ':'), *end;
-    size_t used = strlen(lanes);
-
-    name = name ? strchr(name + 1, ':') : NULL;
-    end = name ? strchr(name, '/') : NULL;
-    if (end == NULL)
-        return;
-    name++;
-    while (isspace((unsigned char)*name))
-        name++;
-    if (end - name > 24 || used + (size_t)(end - name) + 2 > UCX_LANES_MAX)
-        return;
-    if (used > 0) {
-        char word[32];
-
-        snprintf(word, sizeof(word), "%.*s", (int)(end - name), name);
-        for (char *at = lanes; (at = strstr(at, word)) != NULL; at += strlen(word))
-            if ((at == lanes || at[-1] == ' ') && (at[strlen(word)] == ' ' || !at[strlen(word)]))
-                return;
-        lanes[used++] = ' ';
-    }
-    snprintf(lanes + used, UCX_LANES_MAX - used, "%.*s", (int)(end - name), name);
-}
-
-void ucx_lanes(const struct ucx_endpoint *endpoint, char lanes[UCX_LANES_MAX])
-{
-    char *text = NULL, *line, *rest;
-    size_t size;
-    FILE *file = open_memstream(&text, &size);
-
-    lanes[0] = '\0';
-    if (file == NULL)
-        return;
-    endpoint->worker->ucx->ucp_ep_print_info(endpoint->ep, file);
-    fclose(file);
-    for (rest = text; (line = strsep(&rest, "\n")) != NULL;)
-        if (strstr(line, "lane[") != NULL)
-            add_lane(line, lanes);
-    free(text);
-}
-
-void ucx_disconnect(struct ucx_endpoint *endpoint, void (*closed)(void *arg), void *arg)
-{
-    struct ucx *ucx = endpoint->worker->ucx;
-    const ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
-        .flags = UCP_EP_CLOSE_FLAG_FORCE,
-    };
-
-    assert(endpoint->state != UCX_CLOSING);
-    endpoint->state = UCX_CLOSING;
-    endpoint->closed_cb = closed;
-    endpoint->closed_arg = arg;
-    list_move_back(&endpoint->worker->closing, &endpoint->link);
-    endpoint->close_request = ucx->ucp_ep_close_nbx(endpoint->ep, &param);
-    if (endpoint->close_request == NULL || UCS_PTR_IS_ERR(endpoint->close_request)) {
-        endpoint->close_request = NULL;
-        endpoint->closed = true;
-    }
-}
-
-kvc_status ucx_rkey_open(struct ucx_endpoint *endpoint, const uint8_t *bytes, size_t len,
-                         struct ucx_rkey **ret)
-{
-    struct ucx_rkey *rkey = mem_zalloc(sizeof(*rkey));
-    ucs_status_t status;
-
-    (void)len;
-    if (rkey == NULL)
-        return KVC_E_NO_MEMORY;
-    status = endpoint->worker->ucx->ucp_ep_rkey_unpack(endpoint->ep, bytes, &rkey->handle);
-    if (status != UCS_OK) {
-        mem_free(rkey);
-        return ucx_status(status);
-    }
-    *ret = rkey;
-    return KVC_OK;
-}
-
-void ucx_rkey_close(struct ucx_endpoint *endpoint, struct ucx_rkey *rkey)
-{
-    if (rkey == NULL)
-        return;
-    endpoint->worker->ucx->ucp_rkey_destroy(rkey->handle);
-    mem_free(rkey);
 }
 
 /* The loop. */
@@ -395,11 +262,12 @@ static void prepare_cb(uv_prepare_t *prepare)
         uv_idle_start(&w->idle, idle_cb);
 }
 
-kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, ucx_message_cb *message, void *arg,
+kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, const struct ucx_worker_events *events,
                            struct ucx_worker **ret)
 {
-    const ucp_worker_params_t params = {
-        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS,
+    ucp_worker_params_t params = {
+        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS |
+                      UCP_WORKER_PARAM_FIELD_CLIENT_ID,
         .thread_mode = UCS_THREAD_MODE_SINGLE,
         .events = UCP_WAKEUP_RMA | UCP_WAKEUP_TX | UCP_WAKEUP_RX,
     };
@@ -417,16 +285,18 @@ kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, ucx_message_cb *mes
     if (w == NULL)
         return KVC_E_NO_MEMORY;
     w->ucx = ucx;
-    w->message = message;
-    w->arg = arg;
+    w->events = *events;
     list_init(&w->completed);
     list_init(&w->failed);
     list_init(&w->closing);
-    status = ucx->ucp_worker_create(ucx->context, &params, &w->worker);
+    status = getrandom(&w->number, sizeof(w->number), 0) == sizeof(w->number) ? UCS_OK
+                                                                              : UCS_ERR_IO_ERROR;
+    params.client_id = w->number;
+    if (status == UCS_OK)
+        status = ucx->ucp_worker_create(ucx->context, &params, &w->worker);
     if (status != UCS_OK)
         goto free_worker;
-    status = ucx->ucp_worker_get_address(w->worker, &w->address, &w->address_len);
-    if (status == UCS_OK && message != NULL)
+    if (events->message != NULL)
         status = ucx->ucp_worker_set_am_recv_handler(w->worker, &handler);
     if (status == UCS_OK)
         status = ucx->ucp_worker_get_efd(w->worker, &fd);
@@ -443,8 +313,6 @@ kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, ucx_message_cb *mes
     return KVC_OK;
 
 destroy_worker:
-    if (w->address != NULL)
-        ucx->ucp_worker_release_address(w->worker, w->address);
     ucx->ucp_worker_destroy(w->worker);
 free_worker:
     mem_free(w);
@@ -455,7 +323,8 @@ static void close_handle(struct ucx_worker *w)
 {
     if (--w->handles > 0)
         return;
-    w->ucx->ucp_worker_release_address(w->worker, w->address);
+    if (w->listener != NULL)
+        w->ucx->ucp_listener_destroy(w->listener);
     w->ucx->ucp_worker_destroy(w->worker);
     w->gone(w->gone_arg);
     mem_free(w);
@@ -486,10 +355,14 @@ void ucx_worker_close(struct ucx_worker *w, void (*done)(void *arg), void *arg)
     uv_close((uv_handle_t *)&w->poll, poll_close_cb);
 }
 
-const uint8_t *ucx_worker_address(const struct ucx_worker *w, size_t *len)
+uint64_t ucx_worker_number(const struct ucx_worker *w)
 {
-    *len = w->address_len;
-    return (const uint8_t *)w->address;
+    return w->number;
+}
+
+uint16_t ucx_worker_port(const struct ucx_worker *w)
+{
+    return w->port;
 }
 
 #endif

@@ -28,7 +28,7 @@ static size_t write_one(uint16_t type)
         break;
     case MESSAGE_READY:
         m.ready = (struct message_ready){
-            .modes = 7, .view_bytes = {2, 1}, .address = bytes, .address_len = 100, .n_regions = 2};
+            .modes = 7, .view_bytes = {2, 1}, .caller = 3, .port = 4, .n_regions = 2};
         m.ready.regions[0] = (struct message_region){0, 4096, 8192, bytes, 30};
         m.ready.regions[1] = (struct message_region){1, 4096, 8192, bytes, 0};
         break;

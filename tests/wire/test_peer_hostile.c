@@ -283,14 +283,19 @@ END_TEST
 
 /* A peer that has passed and asks for what it must not have. */
 
+static bool refused;
+
 struct rogue {
     uv_loop_t loop;
     struct ucx *ucx;
     struct ucx_worker *worker;
+    struct ucx_endpoint *endpoint;
+    struct ucx_op joining;
+    struct ucx_way way;
     struct secret none;
     struct link_config config;
     struct link *link;
-    bool open, ended;
+    bool open, joined, ended, closed;
     uint32_t n_answers, n_results;
     struct message_answer answer;
     struct message_result result;
@@ -299,18 +304,34 @@ struct rogue {
 static bool on_ready(void *arg, struct link *link, struct message_ready *ready)
 {
     struct rogue *r = arg;
-    size_t len;
 
     (void)link;
-    *ready = (struct message_ready){.modes = 7, .address = ucx_worker_address(r->worker, &len)};
-    ready->address_len = (uint32_t)len;
+    *ready = (struct message_ready){.modes = 7, .caller = ucx_worker_number(r->worker)};
     return true;
+}
+
+static void on_failed(void *arg, kvc_status status)
+{
+    (void)arg, (void)status;
+}
+
+static void joined_cb(struct ucx_op *op, kvc_status status)
+{
+    ck_assert_int_eq(status, KVC_OK);
+    container_of(op, struct rogue, joining)->joined = true;
 }
 
 static kvc_status on_open(void *arg, struct link *link, const struct message_ready *ready)
 {
-    (void)link, (void)ready;
-    ((struct rogue *)arg)->open = true;
+    struct rogue *r = arg;
+    const struct ucx_endpoint_events events = {r, on_failed};
+
+    r->open = true;
+    r->way.port = (uint16_t)ready->port;
+    ck_assert(link_self(link, &r->way.from) && link_peer(link, &r->way.to));
+    ck_assert_int_eq(ucx_connect(r->worker, &r->way, &events, &r->endpoint), KVC_OK);
+    r->joining.done = joined_cb;
+    ucx_flush(r->endpoint, &r->joining);
     return KVC_OK;
 }
 
@@ -350,13 +371,14 @@ static void rogue_open(struct rogue *r)
     memset(r, 0, sizeof(*r));
     ck_assert_int_eq(uv_loop_init(&r->loop), 0);
     ck_assert_msg(ucx_open("libucp.so.0", why, &r->ucx) == KVC_OK, "%s", why);
-    ck_assert_int_eq(ucx_worker_open(r->ucx, &r->loop, NULL, NULL, &r->worker), KVC_OK);
+    ck_assert_int_eq(ucx_worker_open(r->ucx, &r->loop, &(struct ucx_worker_events){0}, &r->worker),
+                     KVC_OK);
     r->config = (struct link_config){
         .loop = &r->loop, .epoch = 5, .secret = &r->none, .greet_ms = MS, .events = &events};
     uv_ip4_addr("127.0.0.1", p.ports[0], &address);
     ck_assert_int_eq(link_connect(&r->config, (struct sockaddr *)&address, "rogue", r, &r->link),
                      KVC_OK);
-    wait_for(turn(r) && r->open, MS);
+    wait_for(turn(r) && r->open && r->joined, MS);
 }
 
 static void gone(void *arg)
@@ -370,11 +392,43 @@ static void rogue_close(struct rogue *r)
 
     link_end(r->link, "the test is over");
     wait_for(turn(r) && r->ended, MS);
+    ucx_disconnect(r->endpoint, gone, &r->closed);
+    wait_for(turn(r) && r->closed, MS);
     ucx_worker_close(r->worker, gone, &closed);
     wait_for(turn(r) && closed, MS);
     ucx_close(r->ucx);
     ck_assert_int_eq(uv_loop_close(&r->loop), 0);
 }
+
+static void refused_cb(struct ucx_op *op, kvc_status status)
+{
+    (void)op;
+    ck_assert_int_ne(status, KVC_OK);
+    refused = true;
+}
+
+/* Where UCX listens it takes a call from each guest, and none from anybody else. */
+START_TEST(T13_a_call_that_no_guest_has_announced)
+{
+    const struct ucx_endpoint_events events = {NULL, on_failed};
+    static struct rogue r;
+    struct ucx_endpoint *endpoint;
+    struct ucx_op op = {.done = refused_cb};
+    bool closed = false;
+
+    begin();
+    rogue_open(&r);
+    ck_assert_int_eq(ucx_connect(r.worker, &r.way, &events, &endpoint), KVC_OK);
+    ucx_flush(endpoint, &op);
+    wait_for(turn(&r) && refused, MS);
+    ucx_disconnect(endpoint, gone, &closed);
+    wait_for(turn(&r) && closed, MS);
+    /* The one that it has taken stays. */
+    ck_assert(!r.ended);
+    rogue_close(&r);
+    end();
+}
+END_TEST
 
 static void query(struct rogue *r, uint32_t first, uint32_t n, const uint8_t *digest)
 {
@@ -522,6 +576,7 @@ CHECK_MAIN_LOOPS("peer/hostile", CHECK_LIFE_S, {garbage, 0, 0},
                  {who_says_nothing_is_cut, 0, 0}, {peers_with_the_same_secret, 0, 0},
                  {peers_with_other_secrets, 0, 1}, {settings_that_are_wrong, 0, 0},
                  {what_peers_need_is_not_there, 0, 2},
+                 {T13_a_call_that_no_guest_has_announced, 0, 0},
                  {T12_only_what_is_leased_for_this_peer, 0, 0},
                  {T4_a_view_of_another_length_is_refused, 0, 0},
                  {T16_a_peer_that_asks_for_too_much, 0, 0})
