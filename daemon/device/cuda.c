@@ -213,6 +213,16 @@ static kvc_status lists_process(void *state, const uint8_t (*uuids)[KVC_UUID_BYT
     return KVC_OK;
 }
 
+static kvc_status enter(void *state, uint32_t gpu)
+{
+    return device_cuda_enter(state, gpu);
+}
+
+static void leave(void *state)
+{
+    device_cuda_leave(state);
+}
+
 static void cuda_close(struct device *device)
 {
     struct device_cuda *cuda = device->state;
@@ -252,6 +262,8 @@ kvc_status device_cuda_open(struct device *device, const struct device_cuda_choi
         .close = cuda_close,
         .watch = cuda_watch,
         .is_lost = cuda_is_lost,
+        .enter = enter,
+        .leave = leave,
     };
     kvc_status status;
 

@@ -100,6 +100,8 @@ kvc_status cuda_lane_open(void *state, uint32_t gpu, device_done_cb *done, void 
                           struct device_lane **lane);
 kvc_status cuda_lane_job(struct device_lane *lane, const struct device_loan *loan, bool gather,
                          const struct pack_job *job, uint32_t first_cell, bool touches_host);
+kvc_status cuda_lane_sum(struct device_lane *lane, const struct pack_layout *layout,
+                         const struct pack_block *blocks, uint32_t n_blocks);
 kvc_status cuda_lane_flush(struct device_lane *lane);
 void cuda_lane_settle(struct device_lane *lane);
 kvc_status cuda_lane_look(struct device_lane *lane);

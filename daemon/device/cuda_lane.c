@@ -11,6 +11,17 @@
 /* A link to the host is busy with few thread blocks; more of them would only wait. */
 #define HOST_THREAD_BLOCKS 8u
 
+/*
+ * A layout whose slices all lie at one place, which is written over and over: who scatters there
+ * has the checksums of what was read, and nothing else of it.
+ */
+struct sink {
+    struct list link; /* device_lane::sinks */
+    const struct pack_layout *layout;
+    uint64_t memory; /* the table, and behind it the place */
+    void *table;     /* the same bytes */
+};
+
 struct device_lane {
     struct device_cuda *cuda;
     uint32_t gpu;
@@ -18,6 +29,7 @@ struct device_lane {
     void *event; /* behind the last function of the host */
     uint64_t scratch;
     uint64_t *cells;   /* of the host, written by kernels */
+    struct list sinks; /* of lane_sum */
     atomic_bool armed; /* a copy is under way whose done is owed */
     device_done_cb *done;
     void *arg;
@@ -63,6 +75,7 @@ kvc_status cuda_lane_open(void *state, uint32_t gpu, device_done_cb *done, void 
 
     if (lane == NULL)
         return KVC_E_NO_MEMORY;
+    list_init(&lane->sinks);
     lane->cuda = state;
     lane->gpu = gpu;
     lane->done = done;
@@ -80,11 +93,33 @@ kvc_status cuda_lane_open(void *state, uint32_t gpu, device_done_cb *done, void 
     return KVC_OK;
 }
 
+static void free_sink(struct device_lane *lane, struct sink *sink, bool entered)
+{
+    if (entered && sink->memory != 0)
+        (void)lane->cuda->driver.memory_free(sink->memory);
+    mem_free(sink->table);
+    mem_free(sink);
+}
+
+static void free_sinks(struct device_lane *lane, bool entered)
+{
+    struct sink *sink;
+
+    while ((sink = list_first(&lane->sinks, struct sink, link)) != NULL) {
+        list_remove(&sink->link);
+        free_sink(lane, sink, entered);
+    }
+}
+
 void cuda_lane_close(struct device_lane *lane)
 {
+    bool entered;
+
     if (lane == NULL)
         return;
-    if (device_cuda_enter(lane->cuda, lane->gpu) == KVC_OK) {
+    entered = device_cuda_enter(lane->cuda, lane->gpu) == KVC_OK;
+    free_sinks(lane, entered);
+    if (entered) {
         if (lane->stream != NULL)
             (void)lane->cuda->driver.stream_destroy(lane->stream);
         if (lane->event != NULL)
@@ -134,6 +169,102 @@ kvc_status cuda_lane_job(struct device_lane *lane, const struct device_loan *loa
     status = pack_cuda_launch(&lane->cuda->gpus[lane->gpu].pack, &launch, lane->stream, &error);
     if (status == KVC_E_DEVICE)
         status = check(lane, "a copy cannot be launched", error);
+    device_cuda_leave(lane->cuda);
+    return status;
+}
+
+static int make_sink(struct device_lane *lane, struct sink *sink)
+{
+    const struct cuda_driver *driver = &lane->cuda->driver;
+    const struct pack_layout *layout = sink->layout;
+    const size_t bytes = pack_cuda_table_bytes(layout->n_slices);
+    const uint64_t place = (bytes + 511) / 512 * 512;
+    struct pack_slice slices[KVC_SLICES_MAX];
+    uint64_t largest = 0;
+    int error;
+
+    for (uint32_t i = 0; i < layout->n_slices; i++)
+        if (layout->slice_bytes[i] > largest)
+            largest = layout->slice_bytes[i];
+    error = driver->memory_alloc(&sink->memory, place + largest);
+    if (error != 0) {
+        sink->memory = 0;
+        return error;
+    }
+    for (uint32_t i = 0; i < layout->n_slices; i++)
+        slices[i] = (struct pack_slice){(uint8_t *)(uintptr_t)(sink->memory + place), 0};
+    pack_cuda_table_fill(sink->table, layout, slices);
+    error = driver->to_device_async(sink->memory, sink->table, bytes, lane->stream);
+    return error == 0 ? driver->stream_synchronize(lane->stream) : error;
+}
+
+static kvc_status find_sink(struct device_lane *lane, const struct pack_layout *layout,
+                            struct sink **ret)
+{
+    struct sink *sink;
+    kvc_status status = KVC_E_NO_MEMORY;
+
+    list_for_each(sink, &lane->sinks, link) {
+        if (sink->layout != layout)
+            continue;
+        *ret = sink;
+        return KVC_OK;
+    }
+    sink = mem_zalloc(sizeof(*sink));
+    if (sink == NULL)
+        return KVC_E_NO_MEMORY;
+    list_init(&sink->link);
+    sink->layout = layout;
+    sink->table = mem_alloc(pack_cuda_table_bytes(layout->n_slices));
+    if (sink->table != NULL)
+        status = check(lane, "no table of a layout", make_sink(lane, sink));
+    if (status != KVC_OK) {
+        free_sink(lane, sink, true);
+        return status;
+    }
+    list_push_back(&lane->sinks, &sink->link);
+    *ret = sink;
+    return KVC_OK;
+}
+
+static kvc_status sum(struct device_lane *lane, const struct pack_layout *layout,
+                      const struct pack_block *blocks, uint32_t n_blocks)
+{
+    const struct pack_cuda_span span = {
+        .n_blocks = n_blocks,
+        .cells = (uintptr_t)lane->cells,
+    };
+    struct pack_cuda_job launch = {
+        .direction = PACK_CUDA_SCATTER,
+        .layout = layout,
+        .blocks = blocks,
+        .n_blocks = n_blocks,
+        .n_slices = layout->n_slices,
+        .spans = &span,
+        .n_spans = 1,
+        .scratch = lane->scratch,
+        .max_thread_blocks = limit_of(lane, false),
+    };
+    struct sink *sink = NULL;
+    int error = 0;
+    kvc_status status = find_sink(lane, layout, &sink);
+
+    if (status != KVC_OK)
+        return status;
+    launch.table = sink->table;
+    launch.device_table = sink->memory;
+    status = pack_cuda_launch(&lane->cuda->gpus[lane->gpu].pack, &launch, lane->stream, &error);
+    return status == KVC_E_DEVICE ? check(lane, "checksums cannot be launched", error) : status;
+}
+
+kvc_status cuda_lane_sum(struct device_lane *lane, const struct pack_layout *layout,
+                         const struct pack_block *blocks, uint32_t n_blocks)
+{
+    kvc_status status = device_cuda_enter(lane->cuda, lane->gpu);
+
+    if (status != KVC_OK)
+        return status;
+    status = sum(lane, layout, blocks, n_blocks);
     device_cuda_leave(lane->cuda);
     return status;
 }

@@ -332,6 +332,7 @@ const struct device_lending device_cuda_lending = {
     .loan_close = loan_close,
     .lane_open = cuda_lane_open,
     .lane_job = cuda_lane_job,
+    .lane_sum = cuda_lane_sum,
     .lane_flush = cuda_lane_flush,
     .lane_settle = cuda_lane_settle,
     .lane_look = cuda_lane_look,

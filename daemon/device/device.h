@@ -109,8 +109,8 @@ struct device_lender {
     uint64_t start_time;
 };
 
-struct device_loan;  /* memory of one process on one GPU */
-struct device_lane;  /* what one copy at a time is enqueued on */
+struct device_loan; /* memory of one process on one GPU */
+struct device_lane; /* what one copy at a time is enqueued on */
 
 /* On a thread of the driver's, which must not be held up and must not call the device. */
 typedef void device_done_cb(void *arg);
@@ -143,6 +143,10 @@ struct device_lending {
                             struct device_lane **lane);
     kvc_status (*lane_job)(struct device_lane *lane, const struct device_loan *loan, bool gather,
                            const struct pack_job *job, uint32_t first_cell, bool touches_host);
+    /* The checksums of slots of the GPU's tier, in cells as of a job, which copies nothing. The
+     * layout outlives the lane, which keeps tables of it. */
+    kvc_status (*lane_sum)(struct device_lane *lane, const struct pack_layout *layout,
+                           const struct pack_block *blocks, uint32_t n_blocks);
     kvc_status (*lane_flush)(struct device_lane *lane);
     void (*lane_settle)(struct device_lane *lane);
     kvc_status (*lane_look)(struct device_lane *lane);
@@ -186,6 +190,10 @@ struct device {
      */
     void (*watch)(void *state, device_lost_cb *lost, void *arg);
     bool (*is_lost)(void *state, uint32_t gpu);
+
+    /* Between them this thread is on a GPU, for a library that expects it. NULL: there are none. */
+    kvc_status (*enter)(void *state, uint32_t gpu);
+    void (*leave)(void *state);
 };
 
 /* Both tiers in host memory. */
