@@ -131,6 +131,7 @@ static kvc_status renew(void *renewer, enum tier_kind tier, uint32_t extent, mov
     list_init(&job->link);
     list_push_back(&r->jobs, &job->link);
     r->count++;
+    tier_renewing(r->tiers[tier], extent);
     start(r);
     return KVC_OK;
 }

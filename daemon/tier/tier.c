@@ -8,6 +8,8 @@ struct tier {
     enum tier_kind kind;
     struct device_slab slab;
     uint64_t populated;
+    tier_renewing_cb *renewing;
+    void *arg;
 };
 
 kvc_status tier_create(enum tier_kind kind, const struct device *device, uint64_t extent_bytes,
@@ -113,6 +115,18 @@ uint8_t *tier_address(const struct tier *tier, uint64_t offset)
     assert(offset < tier_bytes(tier));
     return tier->slab.ops->address != NULL ? tier->slab.ops->address(&tier->slab, offset)
                                            : tier->slab.base + offset;
+}
+
+void tier_watch(struct tier *tier, tier_renewing_cb *renewing, void *arg)
+{
+    tier->renewing = renewing;
+    tier->arg = arg;
+}
+
+void tier_renewing(const struct tier *tier, uint32_t extent)
+{
+    if (tier->renewing != NULL)
+        tier->renewing(tier->arg, extent);
 }
 
 uint64_t tier_populated(const struct tier *tier)

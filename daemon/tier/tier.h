@@ -50,6 +50,11 @@ kvc_status tier_export_handle(struct tier *tier, uint32_t extent, uint8_t *handl
 /* Where a byte of the tier is in this process; not to be read on a device that is no host. */
 uint8_t *tier_address(const struct tier *tier, uint64_t offset);
 
+/* Called on the loop before an extent gets new memory; NULL: nobody is. */
+typedef void tier_renewing_cb(void *arg, uint32_t extent);
+void tier_watch(struct tier *tier, tier_renewing_cb *renewing, void *arg);
+void tier_renewing(const struct tier *tier, uint32_t extent); /* for who renews it */
+
 /* Bytes that have pages, from the start on; populate.c says so on the loop's thread. */
 uint64_t tier_populated(const struct tier *tier);
 void tier_set_populated(struct tier *tier, uint64_t bytes);
