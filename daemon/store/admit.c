@@ -107,11 +107,14 @@ static enum room take_room(const struct save *save, struct admission_entry *entr
     };
 
     if (save->place != STORE_PLACE_GPU_FIRST) {
-        *tier = TIER_HOST;
         entry->over = false;
+        *tier = TIER_GPU;
+        if (save->place == STORE_PLACE_GPU_OR_HOST && room_take_gpu(entry->partition, slot))
+            return ROOM_TAKEN;
+        *tier = TIER_HOST;
         if (room_take_host(entry->partition, slot))
             return ROOM_TAKEN;
-        if (save->place == STORE_PLACE_HOST_ONLY)
+        if (save->place != STORE_PLACE_HOST_FIRST)
             return ROOM_NONE;
     }
     return room_take(entry->partition, &place, &entry->over, tier, slot);
