@@ -114,7 +114,7 @@ static void attempt_cb(uv_timer_t *timer)
 
 /* The way of the bytes. */
 
-static bool has_lane(const char *lanes, const char *kind)
+bool lanes_have(const char *lanes, const char *kind)
 {
     for (const char *at = lanes; (at = strstr(at, kind)) != NULL; at++)
         if (at == lanes || at[-1] == ' ')
@@ -124,8 +124,8 @@ static bool has_lane(const char *lanes, const char *kind)
 
 static bool is_fast(const char *lanes)
 {
-    return has_lane(lanes, "rc") || has_lane(lanes, "dc") || has_lane(lanes, "cma") ||
-           has_lane(lanes, "xpmem") || has_lane(lanes, "cuda");
+    return lanes_have(lanes, "rc") || lanes_have(lanes, "dc") || lanes_have(lanes, "cma") ||
+           lanes_have(lanes, "xpmem") || lanes_have(lanes, "cuda");
 }
 
 /*
@@ -141,11 +141,11 @@ uint32_t peers_native_mode(const struct peers *peers, const char *lanes)
 
     sscanf(version, "%u.%u", &major, &minor);
     new = major > 1 || (major == 1 && minor >= 16);
-    if (has_lane(lanes, "rc") || has_lane(lanes, "dc"))
+    if (lanes_have(lanes, "rc") || lanes_have(lanes, "dc"))
         return MESSAGE_GET;
-    if (new && (has_lane(lanes, "cma") || has_lane(lanes, "xpmem")))
+    if (new && (lanes_have(lanes, "cma") || lanes_have(lanes, "xpmem")))
         return MESSAGE_GET;
-    if (new &&has_lane(lanes, "tcp"))
+    if (new &&lanes_have(lanes, "tcp"))
         return MESSAGE_PUT;
     return MESSAGE_VIEWS;
 }
@@ -217,6 +217,8 @@ static kvc_status choose_way(struct peer *peer)
     ucx_lanes(peer->endpoint, lanes);
     note_lanes(peer, lanes);
     status = choose_mode(peer, peer->ready->modes);
+    peer->gpu_wanted = gpu_is_native(peer->peers, lanes) &&
+                       (peer->ready->modes & peers_modes(peer->peers) & 1u << MESSAGE_GPU) != 0;
     if (status != KVC_OK || peer->mode != MESSAGE_GET)
         return status;
     peer->registrations += peer->ready->n_regions;
@@ -242,6 +244,8 @@ static void joined_cb(struct ucx_op *op, kvc_status status)
     }
     peer->backoff_ms = BACKOFF_MS;
     set_state(peer, PEER_OPEN);
+    if (peer->gpu_wanted)
+        link_send(peer->control, &(struct message){.type = MESSAGE_ASK_KEYS, .id = peer->epoch});
     log_info("peer", "peer open name=%s mode=\"%s\" lanes=\"%s\" reason=\"%s\"", peer->name,
              message_mode_name(peer->mode), peer->transports, peer->reason);
 }
@@ -270,6 +274,18 @@ static kvc_status on_open(void *arg, struct link *link, const struct message_rea
     return KVC_OK;
 }
 
+static void learn(struct peer *peer, const struct message_keys *keys)
+{
+    const size_t len = strlen(peer->reason);
+    kvc_status status = gpu_learn(peer, keys);
+
+    if (status != KVC_OK)
+        link_end(peer->control, status == KVC_E_PROTOCOL ? "keys that do not follow each other"
+                                                         : "keys that UCX does not take");
+    else if (peer->gpu_wanted && peer->gpu.known == peer->gpu.n)
+        snprintf(peer->reason + len, sizeof(peer->reason) - len, "; from GPU to GPU: get");
+}
+
 static void on_message(void *arg, struct link *link, const struct message *m)
 {
     struct peer *peer = arg;
@@ -282,6 +298,9 @@ static void on_message(void *arg, struct link *link, const struct message *m)
     case MESSAGE_RESULT:
         batch_result(peer, &m->result);
         break;
+    case MESSAGE_KEYS:
+        learn(peer, &m->keys);
+        break;
     default: /* PONG: it was heard */
         break;
     }
@@ -292,6 +311,7 @@ static void endpoint_closed(void *arg)
     struct peer *peer = arg;
 
     regions_close(peer->endpoint, peer->regions);
+    gpu_forget(peer);
     peer->endpoint = NULL;
     batch_endpoint_gone(peer);
     wait_for_next(peer);

@@ -86,7 +86,8 @@ static void begin(struct batch *b)
     peer->bytes += b->bytes;
     b->peers->bytes += b->bytes;
     peer->turn = b->turn;
-    b->mode = peer->mode;
+    b->mode =
+        peers_is_memory(b->peers, (enum tier_kind)b->blocks[0].tier) ? peer->mode : MESSAGE_GPU;
     b->begun_us = clock_now_us();
     batch_begin(b);
 }

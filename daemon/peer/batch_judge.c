@@ -32,6 +32,33 @@ static kvc_status judge_block(struct batch *b, const uint8_t *packed, uint32_t i
     return KVC_OK;
 }
 
+/* Blocks of a GPU are summed there, those of each by themselves. */
+static kvc_status judge_on_gpus(struct batch *b)
+{
+    const struct device_slab *slab = tier_slab(b->peers->config.tiers[TIER_GPU]);
+    struct pack_block blocks[KVC_CHUNK_BLOCKS];
+    uint64_t cells[KVC_CHUNK_BLOCKS];
+    uint32_t numbers[KVC_CHUNK_BLOCKS];
+    kvc_status status = KVC_OK;
+
+    for (uint32_t gpu = 0; gpu < b->peers->config.device->n_gpus && status == KVC_OK; gpu++) {
+        uint32_t n = 0;
+
+        for (uint32_t i = 0; i < b->n; i++) {
+            if (slab->ops->extent_gpu(slab, (uint32_t)(b->blocks[i].offset / slab->extent_bytes)) !=
+                gpu)
+                continue;
+            numbers[n] = i;
+            blocks[n++] = (struct pack_block){.slot = batch_address(b, i)};
+        }
+        if (n > 0)
+            status = sums_of(b->peers->sums, gpu, &b->shape->pack, blocks, n, cells);
+        for (uint32_t i = 0; i < n && status == KVC_OK; i++)
+            b->cells[numbers[i]] = cells[i];
+    }
+    return status;
+}
+
 static void judge_cb(uv_work_t *work)
 {
     struct batch *b = container_of(work, struct batch, work);
@@ -39,6 +66,10 @@ static void judge_cb(uv_work_t *work)
 
     while (fault_fires("peer.judge_late"))
         usleep(1000);
+    if (b->mode == MESSAGE_GPU) {
+        b->pool_status = judge_on_gpus(b);
+        return;
+    }
     for (uint64_t left = b->taken & ~b->judged; left != 0; left &= left - 1) {
         kvc_status status = judge_block(b, packed, (uint32_t)__builtin_ctzll(left));
 
@@ -98,7 +129,9 @@ void batch_settle(struct batch *b)
     if (b->told && b->came == batch_all(b) && b->state != BATCH_JUDGED)
         batch_set_state(b, BATCH_JUDGED);
     if (b->came != b->judged) {
-        judge(b);
+        /* A launch is for all of them. */
+        if (b->mode != MESSAGE_GPU || b->came == batch_all(b))
+            judge(b);
     } else if (b->state == BATCH_JUDGED) {
         if (!is_right(b)) {
             log_warn("peer", "a batch is not what was published there peer=%s", b->peer->name);

@@ -150,6 +150,66 @@ static bool can_get(const struct batch *b, const struct message_result *result)
     return true;
 }
 
+/* From GPU to GPU: as get, and extents part operations, too. */
+
+static bool are_of_one_extent(const struct batch *b, const struct message_result *result,
+                              uint32_t i)
+{
+    const struct peer *peer = b->peer;
+
+    return gpu_extent_at(peer, message_u64(result->offsets, i), b->shape->span) ==
+               gpu_extent_at(peer, message_u64(result->offsets, i - 1), b->shape->span) &&
+           gpu_memory(b->peers, b->blocks[i].offset) ==
+               gpu_memory(b->peers, b->blocks[i - 1].offset);
+}
+
+static void read_run(struct batch *b, const struct message_result *result, uint32_t first,
+                     uint32_t n)
+{
+    const struct peer *peer = b->peer;
+    const uint64_t start = message_u64(result->offsets, first);
+    const struct gpu_extent *extent = gpu_extent_at(peer, start, b->shape->span);
+    uint64_t from[KVC_CHUNK_BLOCKS], to[KVC_CHUNK_BLOCKS];
+    struct plan_run runs[KVC_CHUNK_BLOCKS];
+    uint32_t n_runs;
+
+    for (uint32_t i = 0; i < n; i++) {
+        from[i] = extent->base + message_u64(result->offsets, first + i) % peer->gpu.extent_bytes;
+        to[i] = (uint64_t)(uintptr_t)batch_address(b, first + i);
+    }
+    n_runs = plan_runs(from, to, n, b->shape->span, runs);
+    for (uint32_t i = 0, at = first; i < n_runs; i++) {
+        uint32_t blocks = (uint32_t)(runs[i].bytes / b->shape->span);
+
+        ucx_get(peer->endpoint, &begin_piece(b, at, blocks, got_cb)->op,
+                (void *)(uintptr_t)runs[i].to, runs[i].bytes,
+                gpu_memory(b->peers, b->blocks[first].offset), runs[i].from, extent->rkey);
+        at += blocks;
+    }
+}
+
+static void read_all(struct batch *b, const struct message_result *result)
+{
+    uint32_t first = 0;
+
+    batch_set_state(b, BATCH_GETTING);
+    for (uint32_t i = 1; i <= b->n; i++) {
+        if (i < b->n && are_of_one_extent(b, result, i))
+            continue;
+        read_run(b, result, first, i - first);
+        first = i;
+    }
+}
+
+static bool can_read(const struct batch *b, const struct message_result *result)
+{
+    for (uint32_t i = 0; i < b->n; i++)
+        if (result->regions[i] != TIER_GPU ||
+            gpu_extent_at(b->peer, message_u64(result->offsets, i), b->shape->span) == NULL)
+            return false;
+    return true;
+}
+
 /* Control. */
 
 static void send_fetch(struct batch *b)
@@ -200,7 +260,8 @@ void batch_result(struct peer *peer, const struct message_result *result)
         batch_settle(b);
         return;
     }
-    if (result->n != b->n || (b->mode == MESSAGE_GET && !can_get(b, result))) {
+    if (result->n != b->n || (b->mode == MESSAGE_GET && !can_get(b, result)) ||
+        (b->mode == MESSAGE_GPU && !can_read(b, result))) {
         link_end(peer->control, "a result that does not fit what was asked for");
         return;
     }
@@ -211,6 +272,10 @@ void batch_result(struct peer *peer, const struct message_result *result)
     b->told = true;
     if (b->mode == MESSAGE_GET) {
         get_all(b, result);
+        return;
+    }
+    if (b->mode == MESSAGE_GPU) {
+        read_all(b, result);
         return;
     }
     if (b->mode == MESSAGE_PUT)
@@ -245,6 +310,10 @@ void batch_begin(struct batch *b)
 {
     kvc_status status;
 
+    if (b->mode == MESSAGE_GPU) {
+        ask(b);
+        return;
+    }
     if (b->mode != MESSAGE_VIEWS) {
         batch_make_ready(b, ask);
         return;

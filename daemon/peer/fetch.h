@@ -46,6 +46,7 @@ struct offer {
     uint32_t firsts[KVC_PARTS_MAX]; /* where each lease begins */
     uint32_t parts[KVC_PARTS_MAX];  /* there */
     uint32_t wanted[KVC_PARTS_MAX]; /* keys of parts that are not full, to be leased */
+    bool off_gpu;                   /* something that it has leased is not to be read from a GPU */
 };
 
 struct fetch_chunk {
@@ -84,6 +85,7 @@ struct fetch {
     struct fetch_chunk *chunks;
     uint64_t *cells; /* of assigned blocks */
     bool lost;       /* a batch of this round has failed */
+    bool host_only;  /* what was to come into GPU memory could not */
     uint64_t hint;   /* number of what the directory is asked; 0: nothing */
     bool dropping;
 };

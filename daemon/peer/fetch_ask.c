@@ -222,6 +222,7 @@ static void note_answer(struct fetch *f, struct offer *o, uint32_t p,
     o->parts[p] = a->part;
     o->firsts[p] = a->first;
     o->load = a->load;
+    o->off_gpu = o->off_gpu || a->on_gpu < a->count;
     if (f->state == FETCH_LEASING) {
         o->failed = o->failed || a->status != KVC_OK || a->lease == 0 || a->first != 0 ||
                     a->count != o->wanted[p];

@@ -13,7 +13,31 @@ struct assigned {
     struct store_location at;
 };
 
-/* Slots for what is missing, in the host tier if that can be had. */
+/* Whether every block can be read from a GPU there into a GPU here. */
+static bool is_on_gpus(const struct fetch *f)
+{
+    for (uint32_t i = 0; i < f->n_offers; i++) {
+        const struct offer *o = &f->offers[i];
+
+        if (!o->used)
+            continue;
+        if (o->peer == NULL || o->off_gpu)
+            return false;
+        for (uint32_t p = 0; p < f->n_parts; p++)
+            if (!gpu_is_read(o->peer, f->parts[p].shape->span))
+                return false;
+    }
+    return true;
+}
+
+/* The daemon itself reads and writes host memory. */
+static enum store_place place_of(const struct fetch *f)
+{
+    if (peers_is_memory(f->peers, TIER_GPU))
+        return STORE_PLACE_HOST_FIRST;
+    return !f->host_only && is_on_gpus(f) ? STORE_PLACE_GPU_OR_HOST : STORE_PLACE_HOST_ONLY;
+}
+
 static kvc_status open_save(struct fetch *f, struct store_save_result *result)
 {
     struct store_save_entry entries[KVC_PARTS_MAX];
@@ -22,8 +46,7 @@ static kvc_status open_save(struct fetch *f, struct store_save_result *result)
         .n_entries = f->n_parts,
         .checksums = true,
         .by_daemon = true,
-        .place =
-            peers_is_memory(f->peers, TIER_GPU) ? STORE_PLACE_HOST_FIRST : STORE_PLACE_HOST_ONLY,
+        .place = place_of(f),
     };
     struct store *store = f->peers->config.store;
     uint32_t short_of;
@@ -42,7 +65,7 @@ static kvc_status open_save(struct fetch *f, struct store_save_result *result)
     return status;
 }
 
-/* A batch is of one part and one source, and lies in one chunk of the save. */
+/* A batch is of one part, one source and one tier here, and lies in one chunk of the save. */
 static kvc_status add_batches(struct fetch *f, const struct assigned *assigned, uint32_t n)
 {
     struct batch_block blocks[KVC_CHUNK_BLOCKS];
@@ -61,7 +84,7 @@ static kvc_status add_batches(struct fetch *f, const struct assigned *assigned, 
         if (source->offer == PEERS_MAX)
             return KVC_E_UNKNOWN; /* it was here and is not any more */
         if (last != NULL && (begins || a->part != last->part || source->offer != last_source ||
-                             a->chunk != last->chunk)) {
+                             a->chunk != last->chunk || a->at.tier != last->at.tier)) {
             if (batch_add(f->peers, &plan) != KVC_OK)
                 return KVC_E_NO_MEMORY;
             plan.rank++;
@@ -190,7 +213,11 @@ void fetch_batch_ended(struct fetch *f, struct peer *peer, uint32_t chunk_number
         chunk->status = status;
     if (status != KVC_OK && status != KVC_E_CANCELLED) {
         f->lost = true;
-        fetch_exclude(f, peer);
+        /* What has moved there, or cannot be looked at here, still comes by host memory. */
+        if (status == KVC_E_DEVICE && !peers_is_memory(f->peers, (enum tier_kind)blocks[0].tier))
+            f->host_only = true;
+        else
+            fetch_exclude(f, peer);
     }
     assert(chunk->left >= n);
     chunk->left -= n;

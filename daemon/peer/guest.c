@@ -144,6 +144,9 @@ static void on_message(void *arg, struct link *link, const struct message *m)
     case MESSAGE_RELEASE:
         (void)store_release(g->peers->config.store, g->owner, m->id, NULL);
         break;
+    case MESSAGE_ASK_KEYS:
+        gpu_tell(g);
+        break;
     case MESSAGE_PING:
         link_send(link, &(struct message){.type = MESSAGE_PONG, .id = m->id});
         break;

@@ -254,11 +254,13 @@ static bool is_expected(const struct link *link, uint16_t type)
     case MESSAGE_FETCH:
     case MESSAGE_DONE:
     case MESSAGE_RELEASE:
+    case MESSAGE_ASK_KEYS:
     case MESSAGE_PING:
         return link->side == SECRET_SOURCE;
     case MESSAGE_ANSWER:
     case MESSAGE_RESULT:
     case MESSAGE_PONG:
+    case MESSAGE_KEYS:
         return link->side == SECRET_ASKER;
     default:
         return false;

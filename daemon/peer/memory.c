@@ -34,7 +34,8 @@ kvc_status peers_register_tiers(struct peers *peers)
 uint32_t peers_modes(const struct peers *peers)
 {
     const uint32_t views = 1u << MESSAGE_VIEWS,
-                   exact = 1u << MESSAGE_GET | 1u << MESSAGE_PUT | 1u << MESSAGE_SEND;
+                   exact = 1u << MESSAGE_GET | 1u << MESSAGE_PUT | 1u << MESSAGE_SEND |
+                           (peers->n_extents > 0 ? 1u << MESSAGE_GPU : 0);
 
     switch (peers->config.transfer) {
     case PEERS_EXACT:

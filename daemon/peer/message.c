@@ -140,6 +140,7 @@ static const char *read_answer(struct reader *r, struct message_answer *answer)
     if (answer->n_keys > KVC_KEYS_MAX)
         return "more keys than can be asked for";
     answer->has = take(r, (answer->n_keys + 63) / 64 * 8ull);
+    answer->on_gpu = take_u32(r);
     if (answer->first > KVC_KEYS_MAX || answer->count > KVC_KEYS_MAX - answer->first)
         return "more blocks than can be asked for";
     return NULL;
@@ -181,6 +182,30 @@ static const char *read_result(struct reader *r, struct message_result *result)
     return NULL;
 }
 
+static const char *read_keys(struct reader *r, struct message_keys *keys)
+{
+    keys->extent_bytes = take_u64(r);
+    keys->n_extents = take_u32(r);
+    keys->first = take_u32(r);
+    keys->n = take_u32(r);
+    if (keys->n == 0 || keys->n > MESSAGE_KEYS_MAX)
+        return "no keys of extents, or too many";
+    if (keys->first > keys->n_extents || keys->n > keys->n_extents - keys->first)
+        return "keys of extents that are not there";
+    for (uint32_t i = 0; i < keys->n; i++) {
+        struct message_key *key = &keys->keys[i];
+
+        key->base = take_u64(r);
+        key->rkey_len = take_u32(r);
+        if (key->rkey_len > MESSAGE_RKEY_MAX)
+            return "a key of memory that is too long";
+        if (key->base + keys->extent_bytes < key->base)
+            return "an extent without an end";
+        key->rkey = take(r, key->rkey_len);
+    }
+    return NULL;
+}
+
 static const char *read_body(struct reader *r, struct message *m)
 {
     switch (m->type) {
@@ -202,6 +227,8 @@ static const char *read_body(struct reader *r, struct message *m)
     case MESSAGE_BYE:
         m->status = take_u32(r);
         return NULL;
+    case MESSAGE_KEYS:
+        return read_keys(r, &m->keys);
     default:
         m->id = take_u64(r);
         return NULL;
@@ -315,6 +342,7 @@ static void write_answer(struct writer *w, const struct message_answer *answer)
     put_u64(w, answer->load);
     put_u32(w, answer->n_keys);
     put(w, answer->has, (answer->n_keys + 63) / 64 * 8ull);
+    put_u32(w, answer->on_gpu);
 }
 
 static void write_fetch(struct writer *w, const struct message_fetch *fetch)
@@ -341,6 +369,19 @@ static void write_result(struct writer *w, const struct message_result *result)
     put(w, result->offsets, result->n * 8ull);
     put(w, result->checked, result->n);
     put(w, result->regions, result->n);
+}
+
+static void write_keys(struct writer *w, const struct message_keys *keys)
+{
+    put_u64(w, keys->extent_bytes);
+    put_u32(w, keys->n_extents);
+    put_u32(w, keys->first);
+    put_u32(w, keys->n);
+    for (uint32_t i = 0; i < keys->n; i++) {
+        put_u64(w, keys->keys[i].base);
+        put_u32(w, keys->keys[i].rkey_len);
+        put(w, keys->keys[i].rkey, keys->keys[i].rkey_len);
+    }
 }
 
 static void write_body(struct writer *w, const struct message *m)
@@ -373,6 +414,9 @@ static void write_body(struct writer *w, const struct message *m)
     case MESSAGE_BYE:
         put_u32(w, m->status);
         break;
+    case MESSAGE_KEYS:
+        write_keys(w, &m->keys);
+        break;
     default:
         put_u64(w, m->id);
     }
@@ -399,8 +443,8 @@ size_t message_write(const struct message *message, uint8_t *out)
 const char *message_name(uint16_t type)
 {
     static const char *const names[] = {
-        "unknown", "HELLO", "PROOF",   "READY", "QUERY", "ANSWER", "FETCH",
-        "RESULT",  "DONE",  "RELEASE", "PING",  "PONG",  "BYE",
+        "unknown", "HELLO",   "PROOF", "READY", "QUERY", "ANSWER",   "FETCH", "RESULT",
+        "DONE",    "RELEASE", "PING",  "PONG",  "BYE",   "ASK_KEYS", "KEYS",
     };
 
     return names[type <= MESSAGE_TYPE_MAX ? type : 0];
@@ -413,7 +457,8 @@ bool message_has_destinations(uint32_t mode)
 
 const char *message_mode_name(uint32_t mode)
 {
-    static const char *const names[] = {"views", "exact, get", "exact, put", "exact, send"};
+    static const char *const names[] = {"views", "exact, get", "exact, put", "exact, send",
+                                        "exact, gpu"};
 
     return mode < MESSAGE_MODES ? names[mode] : "unknown";
 }

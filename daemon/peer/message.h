@@ -23,6 +23,7 @@
 #define MESSAGE_MAC_BYTES    32u
 #define MESSAGE_RKEY_MAX     2048u
 #define MESSAGE_REGIONS_MAX  4u
+#define MESSAGE_KEYS_MAX     64u /* of a message */
 
 enum message_type {
     MESSAGE_HELLO = 1, /* both sides, first */
@@ -36,8 +37,10 @@ enum message_type {
     MESSAGE_RELEASE = 9, /* the lease is */
     MESSAGE_PING = 10,
     MESSAGE_PONG = 11,
-    MESSAGE_BYE = 12, /* why the sender closes */
-    MESSAGE_TYPE_MAX = 12,
+    MESSAGE_BYE = 12,      /* why the sender closes */
+    MESSAGE_ASK_KEYS = 13, /* how is memory of GPUs read? */
+    MESSAGE_KEYS = 14,
+    MESSAGE_TYPE_MAX = 14,
 };
 
 /* How a batch's bytes travel; bits 1 << mode in READY. */
@@ -46,7 +49,8 @@ enum message_mode {
     MESSAGE_GET = 1,   /* the asker reads */
     MESSAGE_PUT = 2,   /* the source writes */
     MESSAGE_SEND = 3,  /* a message for each run of neighbours, from slots into slots */
-    MESSAGE_MODES = 4,
+    MESSAGE_GPU = 4,   /* the asker reads GPU memory, into that of its own */
+    MESSAGE_MODES = 5,
 };
 
 struct message_hello {
@@ -89,6 +93,7 @@ struct message_answer {
     uint64_t load;         /* bytes that it is sending to everybody */
     uint32_t n_keys;       /* of a QUERY without a lease, else 0 */
     const uint8_t *has;    /* (n_keys + 63) / 64 x 8: a bit for each that it has */
+    uint32_t on_gpu;       /* of count, that MESSAGE_GPU has */
 };
 
 /* Blocks of the lease by their place in it. Destinations: of MESSAGE_PUT, and of
@@ -114,6 +119,19 @@ struct message_result {
     const uint8_t *regions;   /* n x 1 */
 };
 
+/* Of the source's GPU tier, extent by extent. */
+struct message_key {
+    uint64_t base; /* address in its process */
+    const uint8_t *rkey;
+    uint32_t rkey_len;
+};
+struct message_keys {
+    uint64_t extent_bytes;
+    uint32_t n_extents; /* of the tier: with the last of their keys MESSAGE_GPU may be asked for */
+    uint32_t first, n;  /* that these are of */
+    struct message_key keys[MESSAGE_KEYS_MAX];
+};
+
 struct message {
     uint16_t type; /* says which member holds */
     union {
@@ -124,6 +142,7 @@ struct message {
         struct message_answer answer;
         struct message_fetch fetch;
         struct message_result result;
+        struct message_keys keys;
         uint64_t id;     /* DONE: of the batch; RELEASE: the lease; PING, PONG: any number */
         uint32_t status; /* BYE */
     };

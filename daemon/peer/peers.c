@@ -314,6 +314,8 @@ static kvc_status open_transport(struct peers *peers, char *why, size_t size)
         return explain(why, size, status, "%s", text);
     status = peers_register_tiers(peers);
     if (status == KVC_OK)
+        status = gpu_open(peers);
+    if (status == KVC_OK)
         status = staging_open(peers);
     if (status == KVC_OK)
         status = ucx_worker_open(peers->ucx, peers->config.loop, &asking, &peers->ask);
@@ -483,6 +485,7 @@ void peers_destroy(struct peers *peers)
     for (enum tier_kind t = 0; t < TIER_COUNT; t++)
         if (peers->ucx != NULL)
             ucx_unregister(peers->ucx, &peers->memory[t]);
+    gpu_close(peers);
     staging_close(peers);
     ucx_close(peers->ucx);
     shapes_free(peers);

@@ -113,6 +113,18 @@ void service_finish(struct service *s, bool served)
     guest_settle(g);
 }
 
+/* Whether the block is where its mode takes it from, or can be brought there. */
+static kvc_status note_place(struct service *s, uint32_t i)
+{
+    if (s->mode == MESSAGE_GPU)
+        return s->from[i].tier == TIER_GPU && gpu_holds(s->peers, s->from[i].offset, s->shape->span)
+                   ? KVC_OK
+                   : KVC_E_DEVICE;
+    if (!peers_is_memory(s->peers, (enum tier_kind)s->from[i].tier))
+        s->staged |= 1ull << i;
+    return KVC_OK;
+}
+
 /* Checks what the guest asks for, and opens the load that keeps it where it is. */
 static kvc_status open_load(struct service *s)
 {
@@ -143,8 +155,7 @@ static kvc_status open_load(struct service *s)
                                   &s->load, NULL);
     for (uint32_t i = 0; status == KVC_OK && i < s->n; i++) {
         s->from[i] = locations[s->places[i] - first];
-        if (!peers_is_memory(s->peers, (enum tier_kind)s->from[i].tier))
-            s->staged |= 1ull << i;
+        status = note_place(s, i);
     }
     mem_free(locations);
     return status;

@@ -22,17 +22,19 @@ static uint32_t find_part(const struct guest *g, const struct message_query *q)
     return index == TABLE_NONE ? 0 : index;
 }
 
-static uint32_t lease(const struct guest *g, const struct store_lookup_part *part,
-                      uint32_t lease_ms, uint64_t *lease)
+static void lease(const struct guest *g, const struct store_lookup_part *part, uint32_t lease_ms,
+                  struct message_answer *answer)
 {
     const struct store_lookup lookup = {
         .lease_ms = lease_ms, .quiet = true, .parts = part, .n_parts = 1};
     struct store_lookup_result result;
 
     if (store_lookup(g->peers->config.store, g->owner, &lookup, &result, NULL) != KVC_OK)
-        return 0;
-    *lease = result.lease;
-    return result.count;
+        return;
+    answer->lease = result.lease;
+    answer->count = result.count;
+    if (g->gpu)
+        answer->on_gpu = result.in_tier[TIER_GPU];
 }
 
 /* The first run of the keys that is here, leased for the guest. */
@@ -54,8 +56,7 @@ static void find_run(const struct guest *g, const struct message_query *q, uint3
     part.n_keys = q->n_keys - at;
     answer->first = at;
     answer->part = index;
-    answer->count =
-        lease(g, &part, q->lease_ms < LEASE_MS_MAX ? q->lease_ms : LEASE_MS_MAX, &answer->lease);
+    lease(g, &part, q->lease_ms < LEASE_MS_MAX ? q->lease_ms : LEASE_MS_MAX, answer);
 }
 
 void serve_query(struct guest *g, const struct message_query *q)

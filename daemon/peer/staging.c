@@ -60,8 +60,8 @@ kvc_status staging_copy(const struct peers *peers, uint32_t stage, uint64_t at, 
 {
     struct device_slab *to = tier_slab(peers->stage);
 
-    return to->ops->copy(to, stage * VIEW_SLAB_BYTES + at,
-                         tier_slab(peers->config.tiers[TIER_GPU]), from, bytes, begun);
+    return to->ops->copy(to, stage * VIEW_SLAB_BYTES + at, tier_slab(peers->config.tiers[TIER_GPU]),
+                         from, bytes, begun);
 }
 
 kvc_status staging_settle(const struct peers *peers, uint32_t begun)

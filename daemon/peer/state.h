@@ -9,6 +9,7 @@
 #include "daemon/peer/peer.h"
 #include "daemon/peer/plan.h"
 #include "daemon/peer/secret.h"
+#include "daemon/peer/sums.h"
 #include "daemon/peer/ucx.h"
 #include "daemon/peer/view.h"
 
@@ -37,6 +38,17 @@ struct lanes {
 struct region {
     uint64_t base, bytes;
     struct ucx_rkey *rkey; /* NULL: there is no such region */
+};
+
+/* The extents of another daemon's GPU tier. */
+struct gpu_extent {
+    uint64_t base;         /* address there */
+    struct ucx_rkey *rkey; /* NULL: it is not to be read */
+};
+struct gpu_keys {
+    uint64_t extent_bytes;
+    uint32_t n, known; /* extents: all, and those that it has told of so far */
+    struct gpu_extent *extents;
 };
 
 /* The daemon's own session of a tenant, which fills slots and holds what came. */
@@ -80,6 +92,8 @@ struct peer {
     bool may_send; /* MESSAGE_SEND, too */
     uint64_t epoch;
     struct region regions[TIER_COUNT];
+    bool gpu_wanted; /* the lanes read GPUs' memory by themselves */
+    struct gpu_keys gpu;
     struct lanes lanes;
     struct view_streak streak;
     struct list waiting, running; /* batches */
@@ -101,6 +115,7 @@ struct guest {
     uint64_t epoch;
     struct owner *owner;
     uint32_t modes;
+    bool gpu; /* it knows how to read memory of GPUs here */
     struct region regions[TIER_COUNT];
     struct lanes lanes;
     struct list waiting, running; /* services */
@@ -114,7 +129,10 @@ struct peers {
     struct ucx *ucx;
     struct ucx_worker *ask, *serve;
     struct ucx_memory memory[TIER_COUNT]; /* of the tiers that are host memory */
-    struct tier *stage;                   /* NULL: no memory is a GPU's */
+    struct ucx_memory *extents; /* of the GPU tier, where a transport reads them by itself */
+    uint32_t n_extents;         /* 0: none does */
+    struct sums *sums;          /* of what comes into them */
+    struct tier *stage;         /* NULL: no memory is a GPU's */
     struct ucx_memory stage_memory;
     bool stage_used[PEERS_STAGES];
     struct link_config ask_links, serve_links;
@@ -153,6 +171,20 @@ void lanes_close(struct peers *peers, struct lanes *lanes);
 uint32_t lane_take(struct lanes *lanes); /* PEER_LANES: none is free */
 uint8_t *lane_base(const struct lanes *lanes, uint32_t lane);
 
+/* gpu.c */
+kvc_status gpu_open(struct peers *peers); /* before the loop runs */
+void gpu_close(struct peers *peers);
+bool gpu_is_native(const struct peers *peers, const char *lanes);
+/* Whether bytes of the GPU tier lie in one extent that is registered; and as what. */
+bool gpu_holds(const struct peers *peers, uint64_t offset, uint64_t bytes);
+const struct ucx_memory *gpu_memory(const struct peers *peers, uint64_t offset);
+void gpu_tell(struct guest *guest); /* the keys of all extents, if its lanes are for them */
+kvc_status gpu_learn(struct peer *peer, const struct message_keys *keys);
+void gpu_forget(struct peer *peer);
+bool gpu_is_read(const struct peer *peer, uint64_t span); /* whether blocks of such slots are */
+/* That these bytes of its GPU tier lie in; NULL: they cannot be read. */
+const struct gpu_extent *gpu_extent_at(const struct peer *peer, uint64_t offset, uint64_t bytes);
+
 /* staging.c: VIEW_SLAB_BYTES each. */
 kvc_status staging_open(struct peers *peers); /* before the loop runs */
 void staging_close(struct peers *peers);
@@ -171,6 +203,7 @@ kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t part);
 uint32_t peers_modes(const struct peers *peers);
 /* The one-sided way that these lanes have by themselves; MESSAGE_VIEWS: none. */
 uint32_t peers_native_mode(const struct peers *peers, const char *lanes);
+bool lanes_have(const char *lanes, const char *kind);
 /* Who may connect; and of which tenant he is. */
 bool peers_is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
 bool peers_admit(const struct peers *peers, const struct sockaddr_storage *address,

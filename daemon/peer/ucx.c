@@ -57,8 +57,39 @@ static void set_environment(void)
     setenv("UCX_LOG_LEVEL", "fatal", 0);
     /* Endpoints are made over TCP also where there is InfiniBand: it needs nothing set up. */
     setenv("UCX_SOCKADDR_TLS_PRIORITY", "tcp", 0);
-    /* Memory is registered once, and its kind is told. */
+    /* Memory is registered once, and its kind is told: there is nothing to watch the driver for. */
     setenv("UCX_MEMTYPE_CACHE", "n", 0);
+    setenv("UCX_MEM_CUDA_HOOK_MODE", "none", 0);
+    /* It keeps what it maps of another process until this one ends. Who allows it means it: reads
+     * are then not left to what UCX thinks of the links between GPUs. */
+    setenv("UCX_TLS", "^cuda_ipc", 0);
+    setenv("UCX_CUDA_IPC_ENABLE_GET_ZCOPY", "on", 0);
+}
+
+/* UCX_TLS: transports that are wanted, or behind a ^ those that are not. */
+static bool allows_maps(const char *transports)
+{
+    const bool wanted = transports[0] != '^';
+    const char *at = transports + !wanted;
+
+    for (size_t n;; at += n + 1) {
+        n = strcspn(at, ",");
+        if ((n == 8 && strncmp(at, "cuda_ipc", n) == 0) ||
+            (n == 4 && strncmp(at, "cuda", n) == 0) ||
+            (n == 3 && wanted && strncmp(at, "all", n) == 0))
+            return wanted;
+        if (at[n] == '\0')
+            return !wanted;
+    }
+}
+
+static void look_for_gpus(struct ucx *ucx)
+{
+    ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+
+    ucx->gpus = ucx->ucp_context_query(ucx->context, &attr) == UCS_OK &&
+                (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+    ucx->maps_gpus = ucx->gpus && allows_maps(getenv("UCX_TLS"));
 }
 
 static kvc_status start(struct ucx *ucx, char why[UCX_WHY_MAX])
@@ -77,8 +108,10 @@ static kvc_status start(struct ucx *ucx, char why[UCX_WHY_MAX])
     }
     status = ucx->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &ucx->context);
     ucx->ucp_config_release(config);
-    if (status == UCS_OK)
+    if (status == UCS_OK) {
+        look_for_gpus(ucx);
         return KVC_OK;
+    }
     snprintf(why, UCX_WHY_MAX, "UCX %s does not start (status %d)", ucx_version(ucx), status);
     return ucx_status(status);
 }
@@ -126,6 +159,16 @@ const char *ucx_version(const struct ucx *ucx)
     return ucx->ucp_get_version_string();
 }
 
+bool ucx_knows_gpus(const struct ucx *ucx)
+{
+    return ucx->gpus;
+}
+
+bool ucx_maps_gpus(const struct ucx *ucx)
+{
+    return ucx->maps_gpus;
+}
+
 kvc_status ucx_register(struct ucx *ucx, void *base, size_t bytes, struct ucx_memory *memory)
 {
     ucp_mem_map_params_t params = {
@@ -133,7 +176,7 @@ kvc_status ucx_register(struct ucx *ucx, void *base, size_t bytes, struct ucx_me
                       UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
         .address = base,
         .length = bytes,
-        .memory_type = UCS_MEMORY_TYPE_HOST,
+        .memory_type = memory->gpu ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST,
     };
     ucp_mem_h handle;
     void *packed;
@@ -143,7 +186,7 @@ kvc_status ucx_register(struct ucx *ucx, void *base, size_t bytes, struct ucx_me
 
     if (status != UCS_OK)
         return ucx_status(status);
-    *memory = (struct ucx_memory){.handle = handle};
+    memory->handle = handle;
     status = ucx->ucp_rkey_pack(ucx->context, handle, &packed, &memory->rkey_len);
     if (status == UCS_OK)
         memory->rkey = packed;
@@ -158,7 +201,28 @@ void ucx_unregister(struct ucx *ucx, struct ucx_memory *memory)
         ucx->ucp_rkey_buffer_release(memory->rkey);
     if (memory->handle != NULL)
         ucx->ucp_mem_unmap(ucx->context, memory->handle);
-    *memory = (struct ucx_memory){0};
+    *memory = (struct ucx_memory){.gpu = memory->gpu};
+}
+
+/*
+ * A key is a set of 64 bits, of memory domains; a kind of memory; and for each domain how many
+ * bytes it wants to have said, and those. Domains that only this process can use say nothing.
+ */
+bool ucx_is_reachable(const struct ucx_memory *memory)
+{
+    const size_t header = sizeof(uint64_t) + 1;
+    uint64_t domains;
+    size_t at = header;
+
+    if (memory->rkey_len < header)
+        return false;
+    memcpy(&domains, memory->rkey, sizeof(domains));
+    for (; domains != 0 && at < memory->rkey_len; domains &= domains - 1) {
+        if (memory->rkey[at] > 0)
+            return true;
+        at++;
+    }
+    return false;
 }
 
 #endif

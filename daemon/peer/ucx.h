@@ -33,13 +33,22 @@ kvc_status ucx_open(const char *library, char why[UCX_WHY_MAX], struct ucx **ucx
 void ucx_close(struct ucx *ucx);
 const char *ucx_version(const struct ucx *ucx);
 
-/* Registered memory, and what a peer needs to reach it. */
+/* Whether it knows memory of GPUs at all, as a UCX that was built with CUDA does. */
+bool ucx_knows_gpus(const struct ucx *ucx);
+
+/* Registered memory, and what a peer needs to reach it. Of a GPU it is without a handle, too. */
 struct ucx_memory {
     void *handle;
     uint8_t *rkey;
     size_t rkey_len;
+    bool gpu;
 };
+/* memory->gpu says which kind it is. */
 kvc_status ucx_register(struct ucx *ucx, void *base, size_t bytes, struct ucx_memory *memory);
+/* Whether there is a transport that reaches it by its key; what none does UCX emulates. */
+bool ucx_is_reachable(const struct ucx_memory *memory);
+/* Whether such a transport may be UCX's own mappings of other processes' GPU memory. */
+bool ucx_maps_gpus(const struct ucx *ucx);
 void ucx_unregister(struct ucx *ucx, struct ucx_memory *memory);
 
 /* Workers. */
@@ -103,6 +112,8 @@ void ucx_disconnect(struct ucx_endpoint *endpoint, void (*closed)(void *arg), vo
 
 kvc_status ucx_rkey_open(struct ucx_endpoint *endpoint, const uint8_t *bytes, size_t len,
                          struct ucx_rkey **rkey);
+/* Whether UCX has mapped what is at an address there; it does so here, if it can. */
+bool ucx_rkey_maps(struct ucx_endpoint *endpoint, struct ucx_rkey *rkey, uint64_t address);
 void ucx_rkey_close(struct ucx_endpoint *endpoint, struct ucx_rkey *rkey); /* NULL is fine */
 
 /* Operations. */

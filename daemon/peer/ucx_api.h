@@ -10,6 +10,7 @@
 /* clang-format off */
 #define UCX_FUNCTIONS(X)                                                                           \
     X(ucp_get_version_string) X(ucp_init_version) X(ucp_cleanup) X(ucp_config_read)                \
+    X(ucp_context_query) X(ucp_rkey_ptr)                                                           \
     X(ucp_config_modify) X(ucp_config_release) X(ucp_mem_map) X(ucp_mem_unmap) X(ucp_rkey_pack)    \
     X(ucp_rkey_buffer_release) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_efd)    \
     X(ucp_worker_arm) X(ucp_worker_progress) X(ucp_worker_set_am_recv_handler) X(ucp_ep_create)    \
@@ -22,6 +23,7 @@
 struct ucx {
     void *library;
     ucp_context_h context;
+    bool gpus, maps_gpus;
 #define UCX_MEMBER(name) __typeof__(&name) name;
     UCX_FUNCTIONS(UCX_MEMBER)
 #undef UCX_MEMBER

@@ -255,6 +255,13 @@ kvc_status ucx_rkey_open(struct ucx_endpoint *endpoint, const uint8_t *bytes, si
     return KVC_OK;
 }
 
+bool ucx_rkey_maps(struct ucx_endpoint *endpoint, struct ucx_rkey *rkey, uint64_t address)
+{
+    void *here;
+
+    return endpoint->worker->ucx->ucp_rkey_ptr(rkey->handle, address, &here) == UCS_OK;
+}
+
 void ucx_rkey_close(struct ucx_endpoint *endpoint, struct ucx_rkey *rkey)
 {
     if (rkey == NULL)

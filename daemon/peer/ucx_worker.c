@@ -69,7 +69,9 @@ static ucp_request_param_t param_of(struct ucx_op *op, const struct ucx_memory *
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
 
-    if (memory != NULL) {
+    if (memory != NULL && memory->gpu)
+        param.memory_type = UCS_MEMORY_TYPE_CUDA;
+    if (memory != NULL && memory->handle != NULL) {
         param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
         param.memh = memory->handle;
     }

@@ -1,7 +1,10 @@
 // Blocks that another daemon has only in its GPU's memory: they come by its host memory, into host
-// memory here. Every byte that is loaded is compared.
+// memory here; or, where UCX was built with CUDA and its transports say so, from GPU to GPU. Every
+// byte that is loaded is compared.
 //
 //   test_peer_daemon_gpu [word]    only the tests whose name has the word
+//
+// KVC_UCX names the libucp of such a UCX.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -10,7 +13,8 @@
 
 #include "tests/gpu/scene.h"
 
-#define BLOCKS 200u
+#define BLOCKS   200u
+#define ANYWHERE UINT32_MAX
 
 #define ASKERS 4 // with two batches each more than there is room for on the way
 
@@ -18,6 +22,7 @@ static struct scene_daemon source, askers[ASKERS];
 
 struct play {
     uint32_t first_key, n;
+    uint32_t on_gpu; // so many of those that have come are there then, or more; 0: none
 };
 
 static void play_put(const struct scene_daemon *d, void *arg)
@@ -51,7 +56,9 @@ static void play_fetch(const struct scene_daemon *d, void *arg)
         usleep(10000);
     }
     worker_verify(&w, p->first_key, p->n);
-    CHECK(worker_lookup(&w, p->first_key, p->n) == p->n && w.lease.host == p->n);
+    CHECK(worker_lookup(&w, p->first_key, p->n) == p->n);
+    CHECK(w.lease.gpu + w.lease.host >= p->n);
+    CHECK(p->on_gpu == ANYWHERE || (p->on_gpu == 0 ? w.lease.gpu == 0 : w.lease.gpu >= p->on_gpu));
     KVC(&w, kvc_release(w.client, w.lease.id));
     worker_close(&w);
 }
@@ -68,22 +75,35 @@ static int free_port(void)
     return ntohs(address.sin_port);
 }
 
-static void begin(const char *transfer, int n)
+struct setting {
+    const char *transfer, *memory, *gpu_bytes; /* the latter of askers */
+};
+
+static void begin_with(const struct setting *setting, int n)
 {
+    const char *ucx = getenv("KVC_UCX") != NULL ? getenv("KVC_UCX") : "libucp.so.0";
     char address[32], output[2048];
 
     snprintf(address, sizeof(address), "127.0.0.1:%d", free_port());
-    (void)scene_daemon_run((const char *[]){"--peer-listen", "nowhere:1", NULL}, output,
-                           sizeof(output));
+    (void)scene_daemon_run((const char *[]){"--peer-listen", "nowhere:1", "--ucx", ucx, NULL},
+                           output, sizeof(output));
     if (strstr(output, "UCX") != NULL || strstr(output, "built without") != NULL)
         scene_waive("no UCX");
     scene_daemon_start(&source,
-                       (const char *[]){"--peer-listen", address, "--transfer", transfer,
+                       (const char *[]){"--peer-listen", address, "--ucx", ucx, "--transfer",
+                                        setting->transfer, "--gpu-memory", setting->memory,
                                         "--gpu-bytes", "64M", "--host-bytes", "64M", NULL});
     for (int i = 0; i < n; i++)
         scene_daemon_start(&askers[i],
-                           (const char *[]){"--peers", address, "--transfer", transfer,
-                                            "--gpu-bytes", "64M", "--host-bytes", "128M", NULL});
+                           (const char *[]){"--peers", address, "--ucx", ucx, "--transfer",
+                                            setting->transfer, "--gpu-memory", setting->memory,
+                                            "--gpu-bytes", setting->gpu_bytes, "--host-bytes",
+                                            "128M", NULL});
+}
+
+static void begin(const char *transfer, int n)
+{
+    begin_with(&(struct setting){transfer, "auto", "64M"}, n);
 }
 
 static void end(int n)
@@ -98,7 +118,7 @@ static void end(int n)
 
 static void fetched(const char *transfer)
 {
-    struct play p = {1000, BLOCKS};
+    struct play p = {1000, BLOCKS, 0};
 
     begin(transfer, 1);
     scene_run(play_put, &source, &p);
@@ -116,9 +136,50 @@ static void by_views(void)
     fetched("views");
 }
 
+// By what UCX maps of other processes, which it does only if it is asked to.
+static void begin_mapped(const char *memory, const char *gpu_bytes)
+{
+    char log[8192];
+
+    if (getenv("KVC_UCX") == NULL)
+        scene_waive("KVC_UCX names no UCX with CUDA");
+    setenv("UCX_TLS", "tcp,cuda_copy,cuda_ipc", 1);
+    begin_with(&(struct setting){"auto", memory, gpu_bytes}, 1);
+    scene_log(&source, log, sizeof(log));
+    if (strstr(log, "memory of GPUs is registered") == NULL)
+        scene_waive("this UCX reaches no GPU");
+}
+
+static void mapped(const char *memory, const char *gpu_bytes, uint32_t on_gpu)
+{
+    struct play p = {1000, BLOCKS, on_gpu};
+
+    begin_mapped(memory, gpu_bytes);
+    scene_run(play_put, &source, &p);
+    scene_run(play_fetch, &askers[0], &p);
+    end(1);
+}
+
+static void from_gpu_to_gpu(void)
+{
+    mapped("legacy", "64M", BLOCKS);
+}
+
+// What does not fit into the GPU's memory comes into the host's.
+static void into_a_small_gpu(void)
+{
+    mapped("legacy", "16M", 1);
+}
+
+// Not every UCX maps memory that has descriptors; where it does not, it goes as without.
+static void with_descriptors(void)
+{
+    mapped("vmm", "64M", ANYWHERE);
+}
+
 static void by_many(void)
 {
-    struct play p = {1000, BLOCKS};
+    struct play p = {1000, BLOCKS, 0};
     pid_t pids[ASKERS];
 
     begin("exact", ASKERS);
@@ -134,6 +195,9 @@ static const struct scene_test tests[] = {
     {"what a GPU has comes exactly", exactly, 0},
     {"what a GPU has comes by views", by_views, 0},
     {"four ask at once", by_many, 0},
+    {"from GPU to GPU", from_gpu_to_gpu, 0},
+    {"into a GPU that has little room", into_a_small_gpu, 0},
+    {"GPU memory with descriptors", with_descriptors, 0},
 };
 
 int main(int argc, char **argv)

@@ -36,13 +36,18 @@ static size_t write_one(uint16_t type)
         m.query = (struct message_query){1, bytes, bytes, 0, 0, 30000, bytes, 64};
         break;
     case MESSAGE_ANSWER:
-        m.answer = (struct message_answer){1, 2, 0, 3, 4, 5, 6, 100, bytes};
+        m.answer = (struct message_answer){1, 2, 0, 3, 4, 5, 6, 100, bytes, 4};
         break;
     case MESSAGE_FETCH:
         m.fetch = (struct message_fetch){1, 2, 3, MESSAGE_PUT, 0, 64, bytes, bytes, bytes};
         break;
     case MESSAGE_RESULT:
         m.result = (struct message_result){1, 0, 64, bytes, bytes, bytes, bytes};
+        break;
+    case MESSAGE_KEYS:
+        m.keys = (struct message_keys){.extent_bytes = 4096, .n_extents = 100, .first = 98, .n = 2};
+        m.keys.keys[0] = (struct message_key){4096, bytes, 30};
+        m.keys.keys[1] = (struct message_key){8192, bytes, 0};
         break;
     default:
         m.id = 0x0102030405060708u;
@@ -95,12 +100,16 @@ START_TEST(what_is_out_of_bounds)
     struct message m;
 
     write_one(MESSAGE_FETCH);
-    message_set_u32(frame + MESSAGE_HEADER_BYTES, 5, 4); /* mode */
+    message_set_u32(frame + MESSAGE_HEADER_BYTES, 5, MESSAGE_MODES); /* mode */
     ck_assert_ptr_nonnull(
         message_read(MESSAGE_FETCH, frame + MESSAGE_HEADER_BYTES, 36 + 64 * 13, &m));
     write_one(MESSAGE_ANSWER);
     message_set_u32(frame + MESSAGE_HEADER_BYTES, 6, 1024); /* count, behind first 3 */
     ck_assert_ptr_nonnull(message_read(MESSAGE_ANSWER, frame + MESSAGE_HEADER_BYTES, 40, &m));
+    write_one(MESSAGE_KEYS);
+    message_set_u32(frame + MESSAGE_HEADER_BYTES, 3, 99); /* first, of 100 extents, and 2 of them */
+    ck_assert_ptr_nonnull(
+        message_read(MESSAGE_KEYS, frame + MESSAGE_HEADER_BYTES, 20 + 2 * 12 + 30, &m));
     ck_assert_ptr_nonnull(message_read(0, frame, 0, &m));
     ck_assert_ptr_nonnull(message_read(MESSAGE_TYPE_MAX + 1, frame, 8, &m));
 }
