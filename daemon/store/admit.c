@@ -12,6 +12,7 @@
 #include "daemon/store/proof.h"
 #include "daemon/store/room.h"
 #include "daemon/store/save.h"
+#include "daemon/store/scope.h"
 #include "kernels/pack.h"
 
 /* A bound: fewer keys that are assigned never need more chunks than all that are missing. */
@@ -441,7 +442,7 @@ uint32_t admit_count_slots(const struct save *save)
     return n;
 }
 
-bool admit_is_in(const struct save *save, uint32_t namespace_)
+bool admit_is_in(const struct save *save, const uint64_t *namespaces)
 {
     const struct admission *admission = save->admission;
     const struct table *table = save->owner->store->table;
@@ -449,7 +450,8 @@ bool admit_is_in(const struct save *save, uint32_t namespace_)
     for (uint32_t e = 0; e < admission->n_entries; e++) {
         const struct admission_entry *entry = &admission->entries[e];
 
-        if (entry->end > entry->first && table_part(table, entry->part)->namespace_ == namespace_)
+        if (entry->end > entry->first &&
+            scope_set_has(namespaces, table_part(table, entry->part)->namespace_))
             return true;
     }
     return false;

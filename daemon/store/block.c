@@ -25,6 +25,7 @@
 
 struct blocks {
     struct blocks_pool pool;
+    const struct table *table;
     struct table_slot *slots[TIER_COUNT]; /* the records of each tier, NULL without extents */
     struct index index;
     uint64_t seed;
@@ -57,13 +58,41 @@ static struct table_slot *key_record(const struct blocks *blocks, const struct b
     return &blocks->slots[tier][block->slot[tier]];
 }
 
-static bool is_block_of(const struct blocks *blocks, const struct block *block, uint32_t part,
-                        const uint8_t *key)
+/* Of the part's namespace now. */
+static uint32_t epoch_of(const struct blocks *blocks, uint32_t part)
 {
-    return block->part == part && memcmp(key_record(blocks, block)->key, key, KVC_KEY_BYTES) == 0;
+    return table_namespace(blocks->table, table_part(blocks->table, part)->namespace_)->epoch;
 }
 
-static uint32_t find_tagged(const struct blocks *blocks, uint32_t tag, uint32_t part,
+bool blocks_is_stale(const struct blocks *blocks, uint32_t id)
+{
+    const struct block *block = blocks_get(blocks, id);
+
+    return key_record(blocks, block)->epoch != epoch_of(blocks, block->part);
+}
+
+/* A part's blocks of one epoch. */
+struct find {
+    uint32_t part, epoch;
+};
+
+static struct find find_in(const struct blocks *blocks, uint32_t part)
+{
+    return (struct find){.part = part, .epoch = epoch_of(blocks, part)};
+}
+
+static bool is_block_of(const struct blocks *blocks, const struct block *block, struct find in,
+                        const uint8_t *key)
+{
+    const struct table_slot *record;
+
+    if (block->part != in.part)
+        return false;
+    record = key_record(blocks, block);
+    return record->epoch == in.epoch && memcmp(record->key, key, KVC_KEY_BYTES) == 0;
+}
+
+static uint32_t find_tagged(const struct blocks *blocks, uint32_t tag, struct find in,
                             const uint8_t *key)
 {
     struct index_walk walk = index_seek(&blocks->index, tag);
@@ -74,7 +103,27 @@ static uint32_t find_tagged(const struct blocks *blocks, uint32_t tag, uint32_t 
         for (uint32_t cells = index_have(bucket, tag); cells; cells &= cells - 1) {
             uint32_t id = bucket->id[__builtin_ctz(cells)];
 
-            if (is_block_of(blocks, blocks_get(blocks, id), part, key))
+            if (is_block_of(blocks, blocks_get(blocks, id), in, key))
+                return id;
+        }
+        if (index_free(bucket))
+            return BLOCK_NONE;
+    }
+}
+
+uint32_t blocks_of_slot(const struct blocks *blocks, enum tier_kind tier, uint32_t slot)
+{
+    const struct table_slot *record = &blocks->slots[tier][slot];
+    const uint32_t tag = tag_of(blocks, record->part, record->key);
+    struct index_walk walk = index_seek(&blocks->index, tag);
+
+    for (;; index_next(&walk)) {
+        const struct index_bucket *bucket = index_here(&walk);
+
+        for (uint32_t cells = index_have(bucket, tag); cells; cells &= cells - 1) {
+            uint32_t id = bucket->id[__builtin_ctz(cells)];
+
+            if (blocks_get(blocks, id)->slot[tier] == slot)
                 return id;
         }
         if (index_free(bucket))
@@ -84,20 +133,20 @@ static uint32_t find_tagged(const struct blocks *blocks, uint32_t tag, uint32_t 
 
 uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *key)
 {
-    return find_tagged(blocks, tag_of(blocks, part, key), part, key);
+    return find_tagged(blocks, tag_of(blocks, part, key), find_in(blocks, part), key);
 }
 
 /*
  * A lookup is a chain of dependent reads: directory, bucket, block, record. The keys of a batch
  * walk it in step, each stage asking for the memory of the next, so that the waits overlap.
  */
-static void find_batch(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n,
+static void find_batch(const struct blocks *blocks, struct find in, const uint8_t *keys, uint32_t n,
                        uint32_t tags[FIND_BATCH], uint32_t ids[FIND_BATCH])
 {
     struct index_walk walks[FIND_BATCH];
 
     for (uint32_t i = 0; i < n; i++) {
-        tags[i] = tag_of(blocks, part, keys + i * KVC_KEY_BYTES);
+        tags[i] = tag_of(blocks, in.part, keys + i * KVC_KEY_BYTES);
         walks[i] = index_seek(&blocks->index, tags[i]);
         __builtin_prefetch(index_here(&walks[i]));
     }
@@ -126,8 +175,8 @@ static void find_batch(const struct blocks *blocks, uint32_t part, const uint8_t
         /* The first block of this tag is nearly always the only one, and in its home. */
         if (ids[i] == BLOCK_NONE
                 ? !index_free(index_here(&walks[i])) || index_have(index_here(&walks[i]), tags[i])
-                : !is_block_of(blocks, blocks_get(blocks, ids[i]), part, key))
-            ids[i] = find_tagged(blocks, tags[i], part, key);
+                : !is_block_of(blocks, blocks_get(blocks, ids[i]), in, key))
+            ids[i] = find_tagged(blocks, tags[i], in, key);
     }
 }
 
@@ -144,20 +193,23 @@ void blocks_expect(const struct blocks *blocks, const uint32_t *tags, uint32_t n
 void blocks_find_all(const struct blocks *blocks, uint32_t part, const uint8_t *keys, uint32_t n,
                      uint32_t *tags, uint32_t *ids)
 {
+    const struct find in = find_in(blocks, part);
+
     for (uint32_t done = 0; done < n; done += FIND_BATCH)
-        find_batch(blocks, part, keys + (size_t)done * KVC_KEY_BYTES,
+        find_batch(blocks, in, keys + (size_t)done * KVC_KEY_BYTES,
                    n - done < FIND_BATCH ? n - done : FIND_BATCH, tags + done, ids + done);
 }
 
 uint32_t blocks_find_run(const struct blocks *blocks, uint32_t part, const uint8_t *keys,
                          uint32_t n, bool (*stop)(void *arg, uint32_t id), void *arg, uint32_t *ids)
 {
+    const struct find in = find_in(blocks, part);
     uint32_t batch[FIND_BATCH], tags[FIND_BATCH];
 
     for (uint32_t done = 0; done < n;) {
         uint32_t count = n - done < FIND_BATCH ? n - done : FIND_BATCH;
 
-        find_batch(blocks, part, keys + (size_t)done * KVC_KEY_BYTES, count, tags, batch);
+        find_batch(blocks, in, keys + (size_t)done * KVC_KEY_BYTES, count, tags, batch);
         for (uint32_t i = 0; i < count; i++) {
             if (stop ? stop(arg, batch[i]) : batch[i] == BLOCK_NONE)
                 return done + i;
@@ -279,6 +331,7 @@ kvc_status blocks_create(struct table *table, struct blocks **blocks)
 
     if (!made)
         return KVC_E_NO_MEMORY;
+    made->table = table;
     for (int tier = 0; tier < TIER_COUNT; tier++)
         if (table_header(table)->tiers[tier].extents)
             made->slots[tier] = table_slot(table, tier, 0);
@@ -331,7 +384,11 @@ static const char *check_block(const struct blocks *blocks, uint32_t id)
             return "a block's slot holds another key";
         if (record->state == SLOT_FREE)
             return "a block's slot is free";
+        if (blocks_of_slot(blocks, tier, block->slot[tier]) != id)
+            return "a block is not found by its slot";
     }
+    if (blocks_is_stale(blocks, id))
+        return NULL;
     return blocks_find(blocks, block->part, key) == id ? NULL : "a block is not found by its key";
 }
 

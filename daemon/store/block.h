@@ -67,7 +67,15 @@ struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id, enum 
  * kept until the block has another slot or is unlinked.
  */
 
+/* What a key of a part is now: a block of an earlier epoch of its namespace is never found. */
 uint32_t blocks_find(const struct blocks *blocks, uint32_t part, const uint8_t *key);
+
+/* The block of any epoch that has this slot; BLOCK_NONE: it is out of the index, or there is none.
+ */
+uint32_t blocks_of_slot(const struct blocks *blocks, enum tier_kind tier, uint32_t slot);
+
+/* Whether a block that is in the index is of an earlier epoch: it was flushed. */
+bool blocks_is_stale(const struct blocks *blocks, uint32_t id);
 
 /*
  * Finds n keys at once (prefetching), stops at the first that stop(arg, id) says ends the run
@@ -90,8 +98,8 @@ void blocks_find_all(const struct blocks *blocks, uint32_t part, const uint8_t *
 void blocks_expect(const struct blocks *blocks, const uint32_t *tags, uint32_t n);
 
 /*
- * Adds a block for a slot whose record holds part and key already; there is none for them yet. It
- * is FILLING, in no order, with all else zero. KVC_E_NO_MEMORY leaves all as it was. Growing is
+ * Adds a block for a slot whose record holds part, key and epoch already; there is none for them.
+ * It is FILLING, in no order, with all else zero. KVC_E_NO_MEMORY leaves all as it was. Growing is
  * amortised and never moves more than a bounded share at once (incremental).
  */
 kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,

@@ -33,12 +33,10 @@ static const char *check_record(struct recount *r, enum tier_kind tier, uint32_t
     r->in_state[record->state]++;
     if (record->state != SLOT_READY && record->state != SLOT_FILLING)
         return NULL;
-    id = blocks_find(r->store->blocks, record->part, record->key);
+    id = blocks_of_slot(r->store->blocks, tier, number);
     if (id == BLOCK_NONE)
         return "a slot that is ready or filling has no block";
     block = blocks_get(r->store->blocks, id);
-    if (block->slot[tier] != number)
-        return "a slot's block lies elsewhere";
     if (block->state != (record->state == SLOT_READY ? BLOCK_READY : BLOCK_FILLING))
         return "a slot's state is not its block's";
     r->loose += block->order[tier] != ORDER_NONE;

@@ -64,9 +64,9 @@ static bool vacate(struct claim *claim, uint32_t number)
 
     if (record->state != SLOT_READY)
         return true;
-    id = blocks_find(store->blocks, record->part, record->key);
+    id = blocks_of_slot(store->blocks, claim->tier, number);
     block = id == BLOCK_NONE ? NULL : blocks_get(store->blocks, id);
-    if (!block || block->slot[claim->tier] != number || block->order[claim->tier] == ORDER_NONE)
+    if (!block || block->order[claim->tier] == ORDER_NONE)
         return true;
     if (block->order[claim->tier] == ORDER_DIRTY) {
         switch (moving_demote_block(store, id)) {

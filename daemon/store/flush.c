@@ -1,22 +1,24 @@
 /*
- * Flushes. Of namespaces: no key of them is a hit any more, and nothing that was in flight becomes
- * one. Of keys: their blocks go, and the saves that were filling them. Open loads run to their
- * proof.
+ * Of namespaces: no key of them is a hit any more, and nothing that was in flight becomes one. Of
+ * keys: their blocks go, and the saves that were filling them. Open loads run to their proof.
  */
+#include "daemon/store/flush.h"
+
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/pin.h"
 #include "daemon/store/save.h"
 #include "daemon/store/scope.h"
+#include "daemon/store/usage.h"
 
-static void end_leases(struct owner *owner, uint32_t namespace_)
+static void end_leases(struct owner *owner, const uint64_t *set)
 {
     const struct table *table = owner->store->table;
     struct lease *lease, *after;
 
     list_for_each_safe(lease, after, &owner->leases, link) {
         for (uint32_t p = 0; p < lease->n_parts; p++) {
-            if (table_part(table, lease->parts[p].part)->namespace_ != namespace_)
+            if (!scope_set_has(set, table_part(table, lease->parts[p].part)->namespace_))
                 continue;
             lease_end(lease);
             break;
@@ -24,79 +26,75 @@ static void end_leases(struct owner *owner, uint32_t namespace_)
     }
 }
 
-static void end_saves(struct owner *owner, uint32_t namespace_)
+static void end_saves(struct owner *owner, const uint64_t *set)
 {
     struct save *save, *after;
 
     list_for_each_safe(save, after, &owner->saves, link)
-        if (save_is_open(save) && save_is_in(save, namespace_))
+        if (save_is_open(save) && save_is_in(save, set))
             save_fail(owner->store, save, KVC_E_STALE);
 }
 
-static void doom(struct store *store, uint32_t block)
-{
-    pin_drop(store, block);
-    keep_doom(store, block);
-}
-
-/* Every published block of a tier; what a record says is enough to find it. */
-static uint64_t doom_tier(struct store *store, enum tier_kind tier, const struct store_scope *scope)
-{
-    const struct table_tier *geometry = &table_header(store->table)->tiers[tier];
-    uint64_t doomed = 0;
-
-    for (uint32_t e = 0; e < geometry->extents; e++) {
-        const struct table_extent *extent = table_extent(store->table, tier, e);
-        uint64_t slots = extent->slot_bytes ? geometry->extent_bytes / extent->slot_bytes : 0;
-
-        if (extent->state != EXTENT_OWNED || extent->slot_bytes == 0 ||
-            !scope_has_tenant(store, scope, extent->tenant))
-            continue;
-        for (uint64_t i = 0; i < (slots ? slots : 1); i++) {
-            const struct table_slot *record =
-                table_slot(store->table, tier, e * geometry->slots_per_extent + (uint32_t)i);
-
-            if (record->state != SLOT_READY ||
-                !scope_has_namespace(store, scope,
-                                     table_part(store->table, record->part)->namespace_))
-                continue;
-            doom(store, blocks_find(store->blocks, record->part, record->key));
-            doomed++;
-        }
-    }
-    return doomed;
-}
-
-static void note_cleared(const struct store *store, const struct store_scope *scope)
+static void note_cleared(const struct store *store, const uint64_t *set)
 {
     for (uint32_t p = 1; p < TABLE_PARTS && table_part(store->table, p)->used != ROW_NEVER; p++)
         if (table_part(store->table, p)->used == ROW_USED &&
-            scope_has_namespace(store, scope, table_part(store->table, p)->namespace_))
+            scope_set_has(set, table_part(store->table, p)->namespace_))
             store_note(store, STORE_EVENT_CLEARED, p, TIER_GPU, NULL, NULL);
+}
+
+/* A block of an earlier epoch is found by nobody from now on. */
+static uint64_t make_stale(struct store *store, uint32_t namespace_)
+{
+    struct usage *usage = store->usages[namespace_];
+    const uint64_t blocks = usage ? usage->blocks : 0;
+
+    table_namespace(store->table, namespace_)->epoch++;
+    if (usage) {
+        usage->stale += blocks;
+        usage->blocks = 0;
+    }
+    store->stale += blocks;
+    return blocks;
+}
+
+void flush_tick(struct store *store)
+{
+    uint32_t looks = FLUSH_LOOKS, steps = FLUSH_STEPS;
+
+    for (; store->stale > 0 && looks > 0 && steps > 0; looks--, store->sweep++) {
+        const struct block *block = blocks_get(store->blocks, store->sweep);
+
+        if (block->state != BLOCK_READY || usage_of(store, block->part)->stale == 0 ||
+            !blocks_is_stale(store->blocks, store->sweep))
+            continue;
+        pin_drop(store, store->sweep);
+        keep_doom(store, store->sweep);
+        steps--;
+    }
 }
 
 static uint64_t flush_namespaces(struct store *store, const struct store_scope *scope)
 {
-    uint64_t doomed;
+    uint64_t set[SCOPE_SET_WORDS] = {0}, flushed = 0;
+    struct owner *owner;
 
     for (uint32_t ns = 0; ns < TABLE_NAMESPACES; ns++) {
-        struct owner *owner;
-
         if (!scope_has_namespace(store, scope, ns))
             continue;
-        table_namespace(store->table, ns)->epoch++;
-        list_for_each(owner, &store->owners, link) {
-            if (owner->identity.tenant != table_namespace(store->table, ns)->tenant)
-                continue;
-            end_saves(owner, ns);
-            end_leases(owner, ns);
-        }
+        set[ns / 64] |= 1ull << ns % 64;
+        flushed += make_stale(store, ns);
     }
-    note_cleared(store, scope);
-    store->clearing = true;
-    doomed = doom_tier(store, TIER_GPU, scope) + doom_tier(store, TIER_HOST, scope);
-    store->clearing = false;
-    return doomed;
+    list_for_each(owner, &store->owners, link) {
+        if (!scope_has_tenant(store, scope, owner->identity.tenant))
+            continue;
+        end_saves(owner, set);
+        end_leases(owner, set);
+    }
+    note_cleared(store, set);
+    store->sweep = 0;
+    flush_tick(store);
+    return flushed;
 }
 
 /* Blocks that were found damaged and dropped are lost too, but not by a flush. */

@@ -192,10 +192,12 @@ void keep_unload(struct store *store, uint32_t id, enum tier_kind tier)
         loosen(store, id, true);
 }
 
-/* A tier has the block from now on, or no longer. */
+/* A tier has the block from now on, or no longer. Of what was flushed that has been told. */
 static void note(const struct store *store, enum store_event_kind kind, uint32_t id,
                  enum tier_kind tier)
 {
+    if (blocks_is_stale(store->blocks, id))
+        return;
     store_note(store, kind, blocks_get(store->blocks, id)->part, tier,
                blocks_record(store->blocks, id, tier)->key, NULL);
 }
@@ -244,6 +246,7 @@ void keep_publish(struct store *store, uint32_t id)
     assert(block->state == BLOCK_FILLING && !is_kept(block));
     block->state = BLOCK_READY;
     block->save = 0;
+    usage_of(store, block->part)->blocks++;
     stamp(store, block);
     store_set_state(store, store_record(store, tier, block->slot[tier]), SLOT_READY);
     tell(store, block, id, true);
@@ -289,6 +292,25 @@ void keep_take_clean(struct partition *partition, uint32_t id)
     block->slot[TIER_GPU] = SLOT_NONE;
 }
 
+/* Of published blocks one less; who saved the key again since a flush has it still. */
+static void forget(struct store *store, const struct block *block, uint32_t id)
+{
+    struct usage *usage = usage_of(store, block->part);
+    enum tier_kind tier = block->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
+    uint32_t fresh;
+
+    if (!blocks_is_stale(store->blocks, id)) {
+        usage->blocks--;
+        tell(store, block, id, false);
+        return;
+    }
+    usage->stale--;
+    store->stale--;
+    fresh = blocks_find(store->blocks, block->part, blocks_record(store->blocks, id, tier)->key);
+    if (fresh == BLOCK_NONE || blocks_get(store->blocks, fresh)->state != BLOCK_READY)
+        tell(store, block, id, false);
+}
+
 void keep_doom(struct store *store, uint32_t id)
 {
     struct block *block = blocks_get(store->blocks, id);
@@ -296,8 +318,8 @@ void keep_doom(struct store *store, uint32_t id)
     assert(block->state == BLOCK_READY);
     if (block->leases > 0)
         count_leased(store, block, -1);
-    tell(store, block, id, false);
-    for (enum tier_kind tier = 0; tier < TIER_COUNT && !store->clearing; tier++)
+    forget(store, block, id);
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
         if (block->slot[tier] != SLOT_NONE)
             note(store, STORE_EVENT_REMOVED, id, tier);
     blocks_unlink(store->blocks, id);

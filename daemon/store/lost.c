@@ -46,8 +46,8 @@ static void fail_slot(struct store *store, enum tier_kind tier, uint32_t number)
 
     if (record->state != SLOT_READY && record->state != SLOT_FILLING)
         return;
-    id = blocks_find(store->blocks, record->part, record->key);
-    if (id == BLOCK_NONE || blocks_get(store->blocks, id)->slot[tier] != number)
+    id = blocks_of_slot(store->blocks, tier, number);
+    if (id == BLOCK_NONE)
         return;
     if (record->state == SLOT_FILLING)
         save_fail_of(store, id, KVC_E_DEVICE);

@@ -156,6 +156,12 @@ static bool is_full(const struct store *store, uint64_t bytes)
            store->moving_bytes + bytes > store->config.tuning.moving_bytes_max;
 }
 
+/* A block that was flushed is worth less than any. */
+static bool goes_first(struct partition *partition, uint32_t id)
+{
+    return blocks_is_stale(partition->cls->store->blocks, id) || room_goes_first(partition, id);
+}
+
 /* A dirty block, or with BLOCK_NONE the coldest of the partition. */
 static enum moving_result demote(struct partition *partition, uint32_t wanted)
 {
@@ -168,7 +174,7 @@ static enum moving_result demote(struct partition *partition, uint32_t wanted)
         return MOVING_NO_BLOCK;
     if (is_paused(store))
         return failed(store);
-    if (room_goes_first(partition, wanted == BLOCK_NONE ? dirty->ops->victim(dirty) : wanted))
+    if (goes_first(partition, wanted == BLOCK_NONE ? dirty->ops->victim(dirty) : wanted))
         return MOVING_COLDER;
     if (is_full(store, partition->cls->slot_bytes))
         return MOVING_BUSY;
@@ -208,7 +214,7 @@ void moving_promote(struct store *store, uint32_t id)
     uint32_t slot;
 
     if (block->slot[TIER_GPU] != SLOT_NONE || cls->wanted > 0 || is_paused(store) ||
-        is_full(store, cls->slot_bytes))
+        is_full(store, cls->slot_bytes) || blocks_is_stale(store->blocks, id))
         return;
     moving = mem_alloc(sizeof(*moving));
     if (!moving)

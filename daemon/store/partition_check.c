@@ -162,6 +162,29 @@ static const char *check_leased(const struct store *store)
     return leased == counted ? NULL : "the leased blocks of namespaces are miscounted";
 }
 
+/* Published blocks are those of namespaces, and flushed ones lie where they will be swept. */
+static const char *check_flushed(const struct store *store)
+{
+    uint64_t blocks = 0, stale = 0, counted = 0, counted_stale = 0;
+
+    for (uint32_t id = 0; id < blocks_limit(store->blocks); id++) {
+        const bool ready = blocks_get(store->blocks, id)->state == BLOCK_READY;
+        const bool is_stale = ready && blocks_is_stale(store->blocks, id);
+
+        if (is_stale && id < store->sweep)
+            return "a flushed block is not going to be swept";
+        blocks += ready && !is_stale;
+        stale += is_stale;
+    }
+    for (uint32_t i = 0; i < TABLE_NAMESPACES; i++) {
+        counted += store->usages[i] ? store->usages[i]->blocks : 0;
+        counted_stale += store->usages[i] ? store->usages[i]->stale : 0;
+    }
+    if (stale != counted_stale || stale != store->stale)
+        return "flushed blocks are miscounted";
+    return blocks == counted ? NULL : "the blocks of namespaces are miscounted";
+}
+
 const char *partition_check_all(const struct store *store)
 {
     struct recount recount = {0};
@@ -190,5 +213,6 @@ const char *partition_check_all(const struct store *store)
     why = check_families(store, &recount);
     if (!why)
         why = check_usages(store);
-    return why ? why : check_leased(store);
+    why = why ? why : check_leased(store);
+    return why ? why : check_flushed(store);
 }

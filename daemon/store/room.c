@@ -138,7 +138,7 @@ static bool depends(const struct store *store, uint32_t other, uint32_t part)
 
 /*
  * A block goes from every tier, and so does what the other ranks and groups of its family have of
- * the key, if nothing keeps it: no prefix can use that any more.
+ * the key, if nothing keeps it: no prefix can use that any more. One that was flushed just goes.
  */
 static void evict_all(struct store *store, uint32_t id)
 {
@@ -147,6 +147,10 @@ static void evict_all(struct store *store, uint32_t id)
     uint32_t part = block->part;
     uint8_t key[KVC_KEY_BYTES];
 
+    if (blocks_is_stale(store->blocks, id)) {
+        keep_doom(store, id);
+        return;
+    }
     memcpy(key, blocks_record(store->blocks, id, tier)->key, sizeof(key));
     evict_one(store, id, false);
     for (uint32_t other = store->family_next[part]; other != part;
@@ -164,7 +168,8 @@ void room_drop(struct store *store, uint32_t id, enum tier_kind tier)
 {
     const struct block *block = blocks_get(store->blocks, id);
 
-    if (block->slot[TIER_GPU] == SLOT_NONE || block->slot[TIER_HOST] == SLOT_NONE) {
+    if (block->slot[TIER_GPU] == SLOT_NONE || block->slot[TIER_HOST] == SLOT_NONE ||
+        blocks_is_stale(store->blocks, id)) {
         evict_all(store, id);
     } else {
         count_clean(store, tier);
@@ -277,7 +282,7 @@ static bool take_over(struct partition *partition, const struct room_place *plac
         return false;
     old = blocks_get(store->blocks, id)->slot[TIER_GPU];
     if (!slots_is_mapped(store->slots[TIER_GPU], old, mapped) ||
-        slots_is_closed(store->slots[TIER_GPU], old))
+        slots_is_closed(store->slots[TIER_GPU], old) || blocks_is_stale(store->blocks, id))
         return false;
     count_clean(store, TIER_GPU);
     expect_victims(store, blocks_get(store->blocks, id));

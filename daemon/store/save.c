@@ -7,6 +7,7 @@
 #include "daemon/store/keep.h"
 #include "daemon/store/proof.h"
 #include "daemon/store/room.h"
+#include "daemon/store/scope.h"
 
 void save_set_phase(struct save *save, enum save_phase phase)
 {
@@ -259,18 +260,18 @@ bool store_save_goes_on(const struct save *save)
     return save->phase == SAVE_COPYING;
 }
 
-bool save_is_in(const struct save *save, uint32_t namespace_)
+bool save_is_in(const struct save *save, const uint64_t *namespaces)
 {
     const struct store *store = save->owner->store;
 
     if (save->phase == SAVE_ADMITTING)
-        return admit_is_in(save, namespace_);
+        return admit_is_in(save, namespaces);
     /* Published slots may be somebody else's by now. */
     for (uint32_t i = save->chunks[save->next].first; i < save->n_slots; i++) {
         const struct save_slot *slot = &save->slots[i];
         uint32_t part = store_record(store, slot->tier, slot->slot)->part;
 
-        if (table_part(store->table, part)->namespace_ == namespace_)
+        if (scope_set_has(namespaces, table_part(store->table, part)->namespace_))
             return true;
     }
     return false;

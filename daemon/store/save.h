@@ -93,8 +93,8 @@ void save_fail_of(struct store *store, uint32_t block, kvc_status status);
 /* Whether it may still publish something. */
 bool save_is_open(const struct save *save);
 
-/* Whether a key of it that is not published yet is of that namespace. */
-bool save_is_in(const struct save *save, uint32_t namespace_);
+/* Whether a key of it that is not published yet is of one of a set (scope.h). */
+bool save_is_in(const struct save *save, const uint64_t *namespaces);
 
 /* slices.c: how many a part's layout has; those of an entry, which it adds to a set. */
 uint32_t slices_of(const struct store *store, uint32_t part);
@@ -130,7 +130,7 @@ void admit_take_back(struct store *store, struct save *save, uint32_t i);
 
 /* admit.c: takes back what a save that is being admitted holds; the save stays. */
 void admit_undo(struct store *store, struct save *save);
-bool admit_is_in(const struct save *save, uint32_t namespace_);
+bool admit_is_in(const struct save *save, const uint64_t *namespaces);
 /* For checks: adds its holds on blocks, counts its slots. */
 void admit_count_holds(const struct save *save, uint32_t *holds);
 uint32_t admit_count_slots(const struct save *save);

@@ -96,7 +96,8 @@ struct store {
     uint32_t moves_failed; /* in a row */
     uint32_t waiting_saves; /* that are short of room */
     bool room;              /* events.room is due */
-    bool clearing;          /* a namespace is flushed: of its blocks nothing is told one by one */
+    uint64_t stale;         /* blocks that were flushed and are not swept yet */
+    uint32_t sweep;         /* block ids below have none of them */
     uint64_t last_use;      /* the latest that a record got; about clock_us */
     uint64_t hash_seed;
     uint64_t in_state[SLOT_STATES]; /* slots of both tiers, FREE ones not counted */

@@ -10,6 +10,7 @@
 #include "daemon/store/state.h"
 #include "daemon/store/claim.h"
 #include "daemon/store/event.h"
+#include "daemon/store/flush.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/pin.h"
 #include "daemon/store/proof.h"
@@ -226,6 +227,7 @@ void store_tick(struct store *store)
     save_tick(store, now);
     lease_tick(store, now);
     pin_tick(store, now);
+    flush_tick(store);
     if (is_pause_over(store, now)) {
         store->moves_paused = 0;
         room_all_changed(store);
@@ -242,7 +244,7 @@ uint64_t store_next_wake(const struct store *store)
         lease_next_wake(store), pin_next_wake(store),
         claim_next_wake(store), store->moves_paused ? store->moves_paused : UINT64_MAX};
 
-    if (event_is_due(store) || !list_empty(&store->unbalanced))
+    if (event_is_due(store) || !list_empty(&store->unbalanced) || store->stale > 0)
         return 0;
     for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++)
         wake = due[i] < wake ? due[i] : wake;
@@ -269,7 +271,7 @@ void store_stats(const struct store *store, struct store_stats *stats)
         stats->metadata_bytes += stats->tier[tier].used_slots * sizeof(struct table_slot);
     }
     stats->metadata_bytes += blocks_bytes(store->blocks);
-    stats->blocks = blocks_count(store->blocks) - store->in_state[SLOT_FILLING];
+    stats->blocks = blocks_count(store->blocks) - store->in_state[SLOT_FILLING] - store->stale;
     stats->owners = store->sessions.count;
     stats->leases = store->leases.count;
     stats->pinned_blocks = store->pins.count;

@@ -178,6 +178,8 @@ struct table_extent {
 };
 
 /*
+ * A READY slot whose epoch is before its namespace's was flushed: it is nobody's block any more.
+ *
  * FREE -> FILLING (a save) -> READY -> FREE
  * FREE -> MOVING (a copy by the daemon) -> READY or FREE
  * FILLING, READY -> QUARANTINE (somebody may still write or read) -> FREE

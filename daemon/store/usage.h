@@ -11,6 +11,8 @@ struct usage {
     uint64_t used[TIER_COUNT];  /* bytes of its slots, whatever state they are in */
     uint64_t quota[TIER_COUNT]; /* bytes; 0: none */
     uint64_t hits[TIER_COUNT];  /* as store_stats counts them */
+    uint64_t blocks;            /* published, and not flushed */
+    uint64_t stale;             /* flushed, and not swept yet (flush.c) */
     uint64_t leased;            /* published blocks that leases hold, each once */
     uint64_t lease_quota;       /* blocks; 0: no limit */
 };

@@ -73,7 +73,8 @@ enum store_walk store_walk_blocks(const struct store *store, uint64_t *cursor, u
         (*steps)--;
         id = (uint32_t)(*cursor)++;
         block = blocks_get(store->blocks, id);
-        if (block->state != BLOCK_FILLING && block->state != BLOCK_READY)
+        if ((block->state != BLOCK_FILLING && block->state != BLOCK_READY) ||
+            blocks_is_stale(store->blocks, id))
             continue;
         describe(store, id, ret);
         return STORE_WALK_FOUND;
@@ -100,7 +101,8 @@ enum store_walk store_walk_copies(struct store *store, uint64_t *cursor, uint32_
         (*steps)--;
         id = (uint32_t)((*cursor)++ / TIER_COUNT);
         block = blocks_get(store->blocks, id);
-        if (block->state != BLOCK_READY || block->slot[tier] == SLOT_NONE)
+        if (block->state != BLOCK_READY || block->slot[tier] == SLOT_NONE ||
+            blocks_is_stale(store->blocks, id))
             continue;
         record = store_record(store, tier, block->slot[tier]);
         if (!(record->flags & SLOT_CHECKED))

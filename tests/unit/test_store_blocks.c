@@ -61,6 +61,7 @@ static kvc_status try_add(struct world *w, uint32_t part, uint64_t n, uint32_t *
     record = slots_record(w->slots, slot);
     make_key(n, record->key);
     record->part = part;
+    record->epoch = table_namespace(w->table, table_part(w->table, part)->namespace_)->epoch;
     status = blocks_add(w->blocks, part, TIER_HOST, slot, id);
     if (status)
         slots_give(w->slots, slot);
@@ -129,6 +130,33 @@ START_TEST(test_add_find_drop)
 }
 END_TEST
 
+/* A key can be saved again as soon as its namespace was flushed. */
+START_TEST(test_another_epoch_is_not_found)
+{
+    struct world w;
+    uint32_t old, new;
+
+    world_open(&w, 16);
+    old = add(&w, w.part, 1);
+    ck_assert(!blocks_is_stale(w.blocks, old));
+    table_namespace(w.table, table_part(w.table, w.part)->namespace_)->epoch++;
+    ck_assert(blocks_is_stale(w.blocks, old));
+    ck_assert_uint_eq(find(&w, w.part, 1), BLOCK_NONE);
+    check(&w);
+    new = add(&w, w.part, 1);
+    ck_assert_uint_eq(find(&w, w.part, 1), new);
+    ck_assert_uint_eq(
+        blocks_of_slot(w.blocks, TIER_HOST, blocks_get(w.blocks, old)->slot[TIER_HOST]), old);
+    ck_assert_uint_eq(
+        blocks_of_slot(w.blocks, TIER_HOST, blocks_get(w.blocks, new)->slot[TIER_HOST]), new);
+    check(&w);
+    drop(&w, old);
+    ck_assert_uint_eq(find(&w, w.part, 1), new);
+    check(&w);
+    world_close(&w);
+}
+END_TEST
+
 START_TEST(test_unlinked_is_not_found_but_kept)
 {
     struct world w;
@@ -174,6 +202,7 @@ START_TEST(test_found_after_its_first_slot_went)
     ck_assert(slots_take(gpu, 0, SLOT_BYTES, NULL, &slot));
     memcpy(slots_record(gpu, slot)->key, slots_record(w.slots, host)->key, KVC_KEY_BYTES);
     slots_record(gpu, slot)->part = 1;
+    slots_record(gpu, slot)->epoch = slots_record(w.slots, host)->epoch;
     table_slot_set_state(slots_record(gpu, slot), SLOT_MOVING);
     block->slot[TIER_GPU] = slot;
     ck_assert_uint_eq(find(&w, 1, 5), id);
@@ -478,8 +507,9 @@ START_TEST(test_index_full_buckets)
 }
 END_TEST
 
-CHECK_MAIN("store/blocks", CHECK_LIFE_S, test_add_find_drop, test_unlinked_is_not_found_but_kept,
-           test_found_after_its_first_slot_went, test_grows_and_shrinks,
-           test_churn_keeps_its_memory, test_find_run, test_find_run_over_absent_keys,
-           test_allocation_failures, test_create_out_of_memory, test_metadata_per_slot,
-           test_index_equal_tags, test_index_clustered_tags, test_index_full_buckets)
+CHECK_MAIN("store/blocks", CHECK_LIFE_S, test_add_find_drop, test_another_epoch_is_not_found,
+           test_unlinked_is_not_found_but_kept, test_found_after_its_first_slot_went,
+           test_grows_and_shrinks, test_churn_keeps_its_memory, test_find_run,
+           test_find_run_over_absent_keys, test_allocation_failures, test_create_out_of_memory,
+           test_metadata_per_slot, test_index_equal_tags, test_index_clustered_tags,
+           test_index_full_buckets)

@@ -3,6 +3,7 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
+#include "daemon/store/flush.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
@@ -169,6 +170,143 @@ START_TEST(S42_an_operator_flushes_a_namespace_of_every_tenant_or_all)
     kit_register(&kit, worker, 2, kit.slot_bytes, &own);
     ck_assert_uint_eq(own.epoch, elsewhere.epoch + 1);
     ck_assert_uint_eq(flush((struct store_scope){.namespace_digest = second}), 0);
+    kit_close(&kit);
+}
+END_TEST
+
+/* Slots in use beside those of `blocks` that are here. */
+static uint64_t flushed_slots(uint64_t blocks)
+{
+    const struct store_stats stats = kit_stats(&kit);
+
+    ck_assert_uint_eq(stats.blocks, blocks);
+    return stats.tier[TIER_GPU].used_slots + stats.tier[TIER_HOST].used_slots - blocks;
+}
+
+/* The kit's namespace is flushed, and used anew. */
+static void flush_many(uint64_t blocks)
+{
+    const uint64_t before = flushed_slots(blocks) + blocks;
+
+    ck_assert_uint_eq(flush((struct store_scope){.part = kit.part}), blocks);
+    kit.epoch++;
+    ck_assert_uint_eq(flushed_slots(0), before - FLUSH_STEPS);
+}
+
+/* One turn. */
+static void sweep(uint64_t blocks)
+{
+    const uint64_t before = flushed_slots(blocks);
+
+    ck_assert_uint_eq(store_next_wake(kit.store), 0);
+    store_tick(kit.store);
+    kit_check(&kit);
+    ck_assert_uint_ge(flushed_slots(blocks) + FLUSH_STEPS, before);
+}
+
+/* Saves new keys, which takes one turn. */
+static void put_at_once(struct kit_owner *worker, uint32_t first, uint32_t n)
+{
+    kit_save(&kit, worker, first, n, &save);
+    ck_assert_uint_eq(save.n_assigned, n);
+    for (uint32_t i = 0; i < save.result.n_chunks; i++)
+        kit_write(&kit, &save, i);
+    clock_advance(KVC_POLL_MS * CLOCK_MS_US);
+    store_tick(kit.store);
+    kit_check(&kit);
+    ck_assert_uint_eq(kit_probe(&kit, worker, first, n), n);
+}
+
+START_TEST(S42_many_blocks_are_flushed_at_once_and_their_slots_come_back_by_turns)
+{
+    struct kit_owner *worker = open_with(1024, 0, 1000);
+
+    flush_many(1000);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 999, 1), 0);
+    /* The same keys are saved anew beside what is left of them. */
+    put_at_once(worker, 990, 10);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 990, 10), 10);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 980, 1), 0);
+    ck_assert_uint_eq(pin(of_keys(worker, 980, 20), 1000), 10);
+    ck_assert_uint_gt(flushed_slots(10), FLUSH_STEPS);
+    while (flushed_slots(10) > 0)
+        sweep(10);
+    ck_assert_uint_gt(store_next_wake(kit.store), 0);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 990, 10), 10);
+    ck_assert_uint_eq(kit_stats(&kit).evictions, 0);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_a_flush_while_another_is_swept)
+{
+    struct kit_owner *worker = open_with(1024, 0, 1000);
+
+    flush_many(1000);
+    put_at_once(worker, 0, 20);
+    ck_assert_uint_gt(flushed_slots(20), 2 * FLUSH_STEPS);
+    flush_many(20);
+    put_at_once(worker, 10, 5);
+    ck_assert_uint_gt(flushed_slots(5), FLUSH_STEPS);
+    while (flushed_slots(5) > 0)
+        sweep(5);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 1), 0);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 10, 5), 5);
+    kit_close(&kit);
+}
+END_TEST
+
+/* Nothing of it is copied to the host tier, or counts as evicted. */
+START_TEST(S42_what_was_flushed_makes_room_for_saves)
+{
+    struct kit_owner *worker = open_with(512, 512, 512);
+    struct kit_entry entry;
+
+    flush_many(512);
+    entry = kit_entry(&kit, 1000, 400);
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+    ck_assert_uint_eq(save.short_of, 0);
+    kit_save_seal(&kit, &save);
+    ck_assert_uint_eq(save.n_assigned, 400);
+    kit_prove(&kit, &save);
+    while (flushed_slots(400) > 0)
+        sweep(400);
+    ck_assert_uint_eq(kit.moves_started, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier_evictions[TIER_GPU], 0);
+    ck_assert_uint_eq(kit_stats(&kit).evictions, 0);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 1000, 400), 400);
+    kit_close(&kit);
+}
+END_TEST
+
+/* _i: a load that is open goes on, or a copy to the host tier, in what waits for its turn. */
+START_TEST(S42_what_is_under_way_in_flushed_blocks_ends_before_their_slots_come_back)
+{
+    struct kit_owner *worker = open_with(512, 512, 504);
+    struct kit_entry entry = kit_entry(&kit, 1000, 9);
+    uint64_t lease = 0;
+
+    if (_i == 0) {
+        ck_assert_uint_eq(kit_lookup(&kit, worker, 500, 4, &lease), 4);
+        kit_load(&kit, worker, lease, 0, 500, 4, &load);
+    } else {
+        ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+        ck_assert_uint_eq(save.short_of, 1);
+        ck_assert_uint_eq(kit.n_moves, 1);
+    }
+    ck_assert_uint_eq(flush((struct store_scope){.part = kit.part}), 504);
+    kit.epoch++;
+    while (flushed_slots(0) > (_i == 0 ? 4 : 2))
+        sweep(0);
+    if (_i == 0) {
+        kit_verify(&kit, &load);
+        kit_close_load(&kit, &load);
+    } else {
+        kit_moves(&kit, 1, KVC_OK);
+        kit_save_seal(&kit, &save);
+        ck_assert_uint_eq(save.n_assigned, 0);
+    }
+    ck_assert_uint_eq(flushed_slots(0), 0);
     kit_close(&kit);
 }
 END_TEST
@@ -391,16 +529,20 @@ START_TEST(S15_the_quarantine_is_told_with_age_and_owner)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("store/flush", CHECK_UNIT_S,
-                 {S42_keys_are_flushed_and_nothing_else, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_a_save_that_fills_a_flushed_key_ends, 0, 1, CHECK_BOTH_WAYS},
-                 {S42_open_loads_of_flushed_keys_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_an_operator_flushes_a_namespace_of_every_tenant_or_all, 0, 0,
-                  CHECK_BOTH_WAYS},
-                 {S42_nonsense_is_refused, 0, 0, CHECK_BOTH_WAYS},
-                 {S28_a_pinned_block_is_not_evicted_until_its_time_is_over, 0, 0, CHECK_BOTH_WAYS},
-                 {S28_pins_cannot_freeze_the_store, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_pins_end_with_their_blocks, 0, 0, CHECK_BOTH_WAYS},
-                 {S28_pins_that_are_refused_pin_nothing, 0, 3, CHECK_BOTH_WAYS},
-                 {S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them, 0, 0, CHECK_BOTH_WAYS},
-                 {S15_the_quarantine_is_told_with_age_and_owner, 0, 0, CHECK_BOTH_WAYS})
+CHECK_MAIN_LOOPS(
+    "store/flush", CHECK_UNIT_S, {S42_keys_are_flushed_and_nothing_else, 0, 0, CHECK_BOTH_WAYS},
+    {S42_a_save_that_fills_a_flushed_key_ends, 0, 1, CHECK_BOTH_WAYS},
+    {S42_open_loads_of_flushed_keys_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
+    {S42_an_operator_flushes_a_namespace_of_every_tenant_or_all, 0, 0, CHECK_BOTH_WAYS},
+    {S42_many_blocks_are_flushed_at_once_and_their_slots_come_back_by_turns, 0, 0, CHECK_BOTH_WAYS},
+    {S42_a_flush_while_another_is_swept, 0, 0, CHECK_BOTH_WAYS},
+    {S42_what_was_flushed_makes_room_for_saves, 0, 0, CHECK_BOTH_WAYS},
+    {S42_what_is_under_way_in_flushed_blocks_ends_before_their_slots_come_back, 0, 1,
+     CHECK_BOTH_WAYS},
+    {S42_nonsense_is_refused, 0, 0, CHECK_BOTH_WAYS},
+    {S28_a_pinned_block_is_not_evicted_until_its_time_is_over, 0, 0, CHECK_BOTH_WAYS},
+    {S28_pins_cannot_freeze_the_store, 0, 0, CHECK_BOTH_WAYS},
+    {S42_pins_end_with_their_blocks, 0, 0, CHECK_BOTH_WAYS},
+    {S28_pins_that_are_refused_pin_nothing, 0, 3, CHECK_BOTH_WAYS},
+    {S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them, 0, 0, CHECK_BOTH_WAYS},
+    {S15_the_quarantine_is_told_with_age_and_owner, 0, 0, CHECK_BOTH_WAYS})
