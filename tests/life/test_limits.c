@@ -199,6 +199,19 @@ START_TEST(L512_processes)
 }
 END_TEST
 
+// Of a daemon that has no blocks.
+static uint64_t slots_in_use(int fd)
+{
+    Kvcache__StatsReply *stats = talk_stats(fd);
+    uint64_t used = 0;
+
+    ck_assert_uint_eq(stats->blocks, 0);
+    for (size_t i = 0; i < stats->n_tiers; i++)
+        used += stats->tiers[i]->used_slots;
+    talk_free(stats);
+    return used;
+}
+
 START_TEST(L_a_million_blocks)
 {
     const uint32_t blocks = check_long() && !CHECK_SANITIZED ? 1000000 : 20000;
@@ -210,7 +223,8 @@ START_TEST(L_a_million_blocks)
     struct pollfd readable = {.events = POLLIN};
     struct daemon *d;
     uint32_t seq;
-    double start, saved_s, found_s, flushed_s;
+    double start, saved_s, found_s, flushed_s, waited_s;
+    uint32_t served = 0;
     long before, after;
     int other;
 
@@ -254,12 +268,19 @@ START_TEST(L_a_million_blocks)
     ck_assert_int_eq(poll(&readable, 1, 6 * WAIT_MS), 1);
     ck_assert_int_eq(talk_outcome(other, seq), KVC_OK);
     flushed_s = now_s() - start;
-    stats = talk_stats(other);
-    ck_assert_uint_eq(stats->blocks, 0);
-    talk_free(stats);
-    printf("%u blocks: saved in %.2f s, found in %.2f s, flushed in %.3f s, %.0f bytes each\n",
-           blocks, saved_s, found_s, flushed_s, (double)(after - before) * 1024 / blocks);
+    // The slots come back later, and nobody waits for that.
+    for (waited_s = 0, start = now_s(); slots_in_use(other) > 0; served++) {
+        const double since = now_s();
+
+        talk_ping(other);
+        waited_s = now_s() - since > waited_s ? now_s() - since : waited_s;
+    }
+    printf("%u blocks: saved in %.2f s, found in %.2f s, flushed in %.5f s, slots back in %.2f s, "
+           "in which %u pings were answered in %.4f s at most, %.0f bytes each\n",
+           blocks, saved_s, found_s, flushed_s, now_s() - start, served, waited_s,
+           (double)(after - before) * 1024 / blocks);
     fflush(stdout);
+    ck_assert_uint_ge(served, blocks / 100000);
     if (!CHECK_SANITIZED)
         ck_assert_int_lt((after - before) * 1024 / blocks, 160);
     close(other);
