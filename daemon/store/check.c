@@ -189,6 +189,14 @@ static const char *check_extents(const struct owner *owner)
     return n_told == owner->n_told ? NULL : "extents to unmap are miscounted";
 }
 
+static void count_lease(struct recount *r, const struct lease *lease)
+{
+    for (uint32_t p = 0; p < lease->n_parts; p++)
+        for (uint32_t i = 0; i < lease->reach; i++)
+            if (lease->parts[p].blocks[i] != BLOCK_NONE)
+                r->leased[lease->parts[p].blocks[i]]++;
+}
+
 static const char *check_owner(struct recount *r, const struct owner *owner)
 {
     const struct lease *lease;
@@ -204,10 +212,7 @@ static const char *check_owner(struct recount *r, const struct owner *owner)
     if (list_length(&owner->saves) != owner->n_saves)
         return "a session's saves are miscounted";
     list_for_each(lease, &owner->leases, link) {
-        for (uint32_t p = 0; p < lease->n_parts; p++)
-            for (uint32_t i = 0; i < lease->reach; i++)
-                if (lease->parts[p].blocks[i] != BLOCK_NONE)
-                    r->leased[lease->parts[p].blocks[i]]++;
+        count_lease(r, lease);
         r->leases++;
     }
     if (list_length(&owner->leases) != owner->n_leases)
@@ -299,6 +304,7 @@ static const char *check_all(struct recount *r)
     const struct store *store = r->store;
     const struct list *lists[] = {&store->owners, &store->freed};
     const struct owner *owner;
+    const struct lease *lease;
     const char *why = blocks_check(store->blocks);
 
     for (enum tier_kind tier = 0; !why && tier < TIER_COUNT; tier++)
@@ -310,6 +316,8 @@ static const char *check_all(struct recount *r)
             why = check_owner(r, owner);
         }
     }
+    list_for_each(lease, &store->ending, link)
+        count_lease(r, lease);
     if (!why)
         why = check_pins(r);
     for (uint32_t id = 0; !why && id < blocks_limit(store->blocks); id++)

@@ -39,6 +39,7 @@ kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_p
     lease = mem_zalloc(sizeof(*lease) + n_parts * sizeof(lease->parts[0]));
     if (!lease)
         return store_refuse(why, KVC_E_NO_MEMORY, "", "out of memory");
+    lease->store = store;
     lease->owner = owner;
     lease->request = request;
     lease->n_parts = n_parts;
@@ -104,16 +105,22 @@ static void release_at(struct lease *lease, uint32_t at, uint32_t p)
     uint32_t *block = &lease->parts[p].blocks[at];
 
     if (*block != BLOCK_NONE)
-        keep_unlease(lease->owner->store, *block);
+        keep_unlease(lease->store, *block);
     *block = BLOCK_NONE;
 }
 
-/* Last first, and all parts of a place together, so that a prefix is evicted from its end. */
+/* All parts of a place together, so that a prefix is evicted from its end. */
+static void release_place(struct lease *lease, uint32_t at)
+{
+    for (uint32_t p = 0; p < lease->n_parts; p++)
+        release_at(lease, at, p);
+}
+
+/* Last first, for the same reason. */
 static void release_from(struct lease *lease, uint32_t offset)
 {
     for (uint32_t i = lease->reach; i-- > offset;)
-        for (uint32_t p = 0; p < lease->n_parts; p++)
-            release_at(lease, i, p);
+        release_place(lease, i);
     lease->reach = offset < lease->reach ? offset : lease->reach;
     lease->count = offset < lease->count ? offset : lease->count;
 }
@@ -168,7 +175,7 @@ void lease_set(struct lease *lease, uint32_t offset, uint32_t n, uint32_t *const
 
 uint32_t lease_extend(struct lease *lease, uint32_t ms)
 {
-    struct store *store = lease->owner->store;
+    struct store *store = lease->store;
 
     if (ms == 0)
         ms = store->config.tuning.lease_ms;
@@ -178,9 +185,10 @@ uint32_t lease_extend(struct lease *lease, uint32_t ms)
     return ms;
 }
 
+/* Nobody finds it any more. */
 static void forget(struct lease *lease)
 {
-    struct store *store = lease->owner->store;
+    struct store *store = lease->store;
 
     handles_remove(&store->leases, lease->id);
     if (lease->request != 0)
@@ -190,13 +198,34 @@ static void forget(struct lease *lease)
     lease->owner->n_leases--;
     for (uint32_t i = 0; i < lease->n_parts; i++)
         lease->owner->lease_blocks -= lease->parts[i].room;
-    lease_free(lease);
+    lease->owner = NULL;
+}
+
+/* Those that ended first come first, so that their order of use is that of their ends. */
+static void release_some(struct store *store)
+{
+    struct lease *lease;
+
+    while (store->releases > 0 && (lease = list_first(&store->ending, struct lease, link))) {
+        const uint32_t cost = lease->n_parts > 0 ? lease->n_parts : 1;
+
+        store->releases -= cost < store->releases ? cost : store->releases;
+        if (lease->reach > 0) {
+            release_place(lease, --lease->reach);
+            continue;
+        }
+        list_remove(&lease->link);
+        lease_free(lease);
+    }
 }
 
 void lease_end(struct lease *lease)
 {
-    release_from(lease, 0);
+    struct store *store = lease->store;
+
     forget(lease);
+    list_push_back(&store->ending, &lease->link);
+    release_some(store);
 }
 
 void lease_end_all(struct owner *owner)
@@ -211,8 +240,20 @@ void lease_forget_all(struct owner *owner)
 {
     struct lease *lease;
 
-    while ((lease = list_first(&owner->leases, struct lease, link)))
+    while ((lease = list_first(&owner->leases, struct lease, link))) {
         forget(lease);
+        lease_free(lease);
+    }
+}
+
+void lease_forget_ending(struct store *store)
+{
+    struct lease *lease;
+
+    while ((lease = list_first(&store->ending, struct lease, link))) {
+        list_remove(&lease->link);
+        lease_free(lease);
+    }
 }
 
 kvc_status lease_find(struct owner *owner, uint64_t id, struct lease **ret, struct refusal *why)
@@ -246,6 +287,8 @@ void lease_tick(struct store *store, uint64_t now)
 {
     struct expiry_item *first;
 
+    store->releases = LEASE_RELEASES;
+    release_some(store);
     while ((first = expiry_first(&store->lease_ends)) && first->at <= now)
         lease_end(container_of(first, struct lease, ends));
 }
@@ -254,6 +297,8 @@ uint64_t lease_next_wake(const struct store *store)
 {
     const struct expiry_item *first = expiry_first(&store->lease_ends);
 
+    if (!list_empty(&store->ending))
+        return 0;
     return first ? first->at : UINT64_MAX;
 }
 

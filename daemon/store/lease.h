@@ -16,8 +16,9 @@ struct lease_part {
 };
 
 struct lease {
-    struct owner *owner;
-    struct list link;        /* owner::leases */
+    struct store *store;
+    struct owner *owner;     /* NULL: it has ended */
+    struct list link;        /* owner::leases, store::ending */
     struct expiry_item ends; /* in store::lease_ends */
     uint64_t id;
     uint64_t request; /* 0: not named */
@@ -55,12 +56,17 @@ bool lease_needs(uint32_t needed, uint32_t at, uint32_t end);
 /* Returns the milliseconds that were granted; 0 asks for the default. */
 uint32_t lease_extend(struct lease *lease, uint32_t ms);
 
-/* Releases the blocks, last first, and frees it. */
+/*
+ * It is no lease any more. Its blocks are released, last first, at once or, of leases that have many
+ * together, by turns.
+ */
+#define LEASE_RELEASES 4096u /* blocks, about, between two ticks */
 void lease_end(struct lease *lease);
 void lease_end_all(struct owner *owner);
 
 /* Frees the leases of an owner without a look at their blocks: the store is being destroyed. */
 void lease_forget_all(struct owner *owner);
+void lease_forget_ending(struct store *store);
 
 /*
  * The owner's lease of that id: KVC_E_EXPIRED when it has ended (also just now), KVC_E_UNKNOWN when

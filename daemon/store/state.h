@@ -82,6 +82,8 @@ struct store {
     struct handles sessions, leases;
     uint32_t sessions_of[TABLE_TENANTS];
     struct expiry lease_ends;
+    struct list ending; /* leases whose blocks are not all released, oldest end first */
+    uint32_t releases;  /* blocks that may be released until the next tick */
     struct handles pins; /* by block */
     struct expiry pin_ends;
     uint64_t pinned_bytes;

@@ -122,6 +122,8 @@ kvc_status store_create(const struct store_config *config, struct store **ret)
     list_init(&store->used_families);
     list_init(&store->claims);
     list_init(&store->claimants);
+    list_init(&store->ending);
+    store->releases = LEASE_RELEASES;
     list_init(&store->owners);
     list_init(&store->freed);
     list_init(&store->saves);
@@ -150,6 +152,7 @@ void store_destroy(struct store *store)
         owner_destroy(owner);
     while ((owner = list_first(&store->freed, struct owner, link)))
         owner_destroy(owner);
+    lease_forget_ending(store);
     claim_forget_all(store);
     partition_destroy_all(store);
     usage_destroy_all(store);

@@ -204,7 +204,7 @@ void kit_tick(struct kit *kit)
     store_tick(kit->store);
     kit_check(kit);
     /* What a tick was wanted for, it does: else the daemon's loop would spin. */
-    for (int i = 0; i < 50 && (wake = store_next_wake(kit->store)) == 0; i++)
+    for (int i = 0; i < 1000 && (wake = store_next_wake(kit->store)) == 0; i++)
         store_tick(kit->store);
     ck_assert_uint_gt(wake, 0);
 }
