@@ -21,7 +21,7 @@ static void succeed(int error, const char *what)
     ck_assert_msg(error == 0, "%s: %s", what, cuda_error_name(&driver, error));
 }
 
-void gpu_open(void)
+void gpu_enter(void)
 {
     char why[CUDA_WHY_MAX] = "";
     void *context = NULL;
@@ -39,7 +39,7 @@ uint8_t *gpu_alloc(size_t bytes)
 {
     uint64_t memory = 0;
 
-    gpu_open();
+    gpu_enter();
     succeed(driver.memory_alloc(&memory, bytes), "no memory of the GPU");
     return (uint8_t *)(uintptr_t)memory;
 }
@@ -51,7 +51,7 @@ void gpu_free(uint8_t *memory)
 
 static void copy(uintptr_t to, uintptr_t from, size_t bytes)
 {
-    gpu_open();
+    gpu_enter();
     succeed(driver.copy_async(to, from, bytes, NULL), "cannot copy");
     succeed(driver.stream_synchronize(NULL), "cannot copy");
 }

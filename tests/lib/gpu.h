@@ -15,7 +15,7 @@
 bool gpu_is_used(void);
 
 // Starts the driver; its first GPU's context is the calling thread's.
-void gpu_open(void);
+void gpu_enter(void);
 
 uint8_t *gpu_alloc(size_t bytes);
 void gpu_free(uint8_t *memory);
