@@ -20,7 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 
-from . import layout
+from . import layout, repairs
 from .messages import RankInfo, StepOrders, StepReport
 from .options import options_of
 from .scheduler import SchedulerSide
@@ -137,6 +137,8 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         self._logged, self._logged_at = {}, time.monotonic()  # type: Dict[str, int], float
         self._orders = StepOrders()
         if role == KVConnectorRole.SCHEDULER:
+            if kv_cache_config is not None and getattr(kv_cache_config, "has_mamba_layers", False):
+                repairs.common_prefixes(KVConnectorBase_V1)
             if getattr(transfer, "kv_load_failure_policy", "recompute") != "recompute":
                 log.warning(
                     "kvcached: kv_load_failure_policy is not recompute: a block that cannot be "
