@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""vLLM itself with KvcacheConnector, on a GPU (KVC_REHEARSE=1: vLLM's build for CPUs): models with
+sliding windows and with states, and what happens to the daemon and to engines under load. Outputs are
+compared with those of the same engine without the cache; where the two differ it has to be between
+tokens that are about as likely.
+
+    test_vllm.py [WORDS OF A TEST'S NAME]...
+
+WAIVED without vLLM (0.20 to 0.33) or a GPU. A line of JSON for each engine and test says what
+happened.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import kit
+from kit import MS, Waived
+from vllm_engine import Setting
+
+NEAR = 0.35  # of log probabilities: what another order of sums makes of one
+MADE = 8
+LONG = 24 if kit.REHEARSE else 200  # tokens of a load that has to outlast a daemon's restarts
+SMALL = ("--gpu-bytes", "256M", "--host-bytes", "256M")
+TIGHT = ("--gpu-bytes", "8M", "--host-bytes", "8M")
+FULL = (("min_tokens", 0), ("retry_s", 0.1), ("connect_ms", 2000))
+
+
+def say(what, **figures):
+    print("  " + json.dumps({"test": what, **figures}), flush=True)
+
+
+class Daemon(kit.Daemon):
+    """One that is killed, stopped and started again."""
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def again(self, *arguments):
+        command = self.process.args[: self.process.args.index("off") + 1]
+        os.truncate(self.log, 0)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.wait_for("ready version")
+
+    def hang(self, seconds):
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
+    def figures(self):
+        from kvcache_client import Client
+
+        with Client(self.socket, role="operator", connect_ms=MS) as operator:
+            return operator.statistics()
+
+    def until(self, condition, what, seconds=20):
+        end = time.monotonic() + seconds
+        while not condition(self.figures()):
+            if time.monotonic() > end:
+                raise AssertionError(f"{what}: {self.figures()}")
+            time.sleep(0.01)
+
+
+class Engines:
+    """Those that the tests use, started side by side; each has a daemon, some share one."""
+
+    def __init__(self, wanted):
+        self.daemons, self.starting, self.remotes = {}, {}, {}
+        for name, (shape, daemon, how) in wanted.items():
+            if daemon not in self.daemons:
+                self.daemons[daemon] = Daemon(*SMALL)
+            setting = Setting(shape, "kvcached", self.daemons[daemon].socket, gib=0.5, eager=True,
+                              longest=4096, extra=FULL, **how)
+            self.starting[name] = threading.Thread(target=self._start, args=(name, setting))
+            self.starting[name].start()
+
+    def _start(self, name, setting):
+        try:
+            self.remotes[name] = setting.start()
+            say("start", engine=name, **self.remotes[name].call("about"))
+        except (RuntimeError, Waived) as why:
+            self.remotes[name] = why
+
+    def __getitem__(self, name):
+        if name not in self.starting:
+            raise Waived("not in a rehearsal")
+        self.starting[name].join()
+        if not isinstance(self.remotes[name], kit.Remote):
+            raise self.remotes[name]
+        return self.remotes[name]
+
+    def close(self):
+        for thread in self.starting.values():
+            thread.join()
+        for remote in self.remotes.values():
+            if isinstance(remote, kit.Remote):
+                remote.__exit__(Waived)
+        for daemon in self.daemons.values():
+            daemon.__exit__(Waived)
+
+
+WANTED = {
+    "small": ("small", "shared", {}),
+    "blocks of 32": ("small", "shared", {"block": 32}),
+    "window": ("window", "window", {}),
+    "states": ("states", "states", {"more": (("mamba_ssm_cache_dtype", "float32"),)}),
+}
+if not kit.REHEARSE:
+    WANTED["all states"] = ("all states", "states", {})
+engines = None
+
+
+# What is compared.
+
+
+def differences(reference, found):
+    """Answers that are not what they must be; how many took another token of two that are about as
+    likely."""
+    wrong, near = [], 0
+    for i, ((wanted, told), (became, logs)) in enumerate(zip(reference, found)):
+        for at, (a, b) in enumerate(zip(wanted, became)):
+            if abs(told[at][a] - logs[at].get(a, -1e9)) > NEAR:
+                wrong.append((i, at, a, b))
+                break
+            if a != b:
+                near += 1
+                break
+        if len(wanted) != len(became):
+            wrong.append((i, "length", len(wanted), len(became)))
+    return wrong, near
+
+
+def right(what, reference, found, **figures):
+    wrong, near = differences(reference, found)
+    say(what, requests=len(found), near=near, wrong=len(wrong), **figures)
+    if wrong:
+        raise AssertionError(f"{what}: {wrong}")
+
+
+def without(engine, call, *arguments):
+    """The same without the cache, and without the engine's own."""
+    engine.call("switch", False)
+    try:
+        return engine.call(call, *arguments)
+    finally:
+        engine.call("switch", True)
+
+
+def prompts(n, seed, longest=900):
+    """Some share their beginnings."""
+    some = random.Random(seed)
+    shared = [some.choices(range(3, 1000), k=512) for _ in range(6)]
+    return [shared[i % 6] + some.choices(range(3, 1000), k=some.randrange(16, longest - 512))
+            for i in range(n)]
+
+
+# Hybrid models.
+
+
+def hits(name, least):
+    """Each prompt computed and saved, found in the own cache, loaded behind its reset."""
+    engine = engines[name]
+    block = engine.call("about")["block_tokens"]
+    some = random.Random(3).choices(range(3, 1000), k=4 * block + 3 * block // 4 + 300)
+    shared = 2 * block + block // 2
+    others = [some, some[:shared] + some[5 : block + 5], some[: shared + block] + some[9:200]]
+    for tokens in others:
+        engine.call("one", tokens, MADE, True)
+        engine.call("settled")
+        own = engine.call("one", tokens, MADE, False)
+        loaded = engine.call("one", tokens, MADE, True)
+        plain = without(engine, "one", tokens, MADE, True)
+        whole = (len(tokens) - 1) // block * block
+        right(name, [plain[1], own[1]], [own[1], loaded[1]], tokens=len(tokens), own=own[2],
+              loaded=loaded[2], bits=own[1] == loaded[1])
+        if loaded[2] < least * whole or plain[2]:
+            raise AssertionError(f"loaded {loaded[2]} of {whole}, without {plain[2]}")
+    # A part of what is in the own cache, without a state at its end.
+    engine.call("one", some, MADE, True)
+    tokens = some[: 3 * block + block // 3] + some[7 : block + 7]
+    found = engine.call("one", tokens, MADE, False)
+    plain = without(engine, "one", tokens, MADE, True)
+    right(f"{name}, behind a part of a prompt", [plain[1]], [found[1]], own=found[2])
+    counts = engine.call("counts")
+    say(name, **counts)
+    if counts.get("worker_failed_blocks") or counts.get("worker_dropped_saves"):
+        raise AssertionError(counts)
+
+
+def test_sliding_windows_and_full_attention():
+    hits("window", 1)
+
+
+def test_states_where_a_step_ended():
+    hits("states", 0.5)
+
+
+def test_states_at_the_end_of_each_block():
+    hits("all states", 1)
+
+
+# Faults.
+
+
+def under_load(what, n, seed, happens, made=LONG):
+    """Requests while something happens to the daemon."""
+    engine, asked = engines["small"], prompts(n, seed)
+    reference = without(engine, "answers", asked, made)
+    before = engine.call("counts")
+    engine.begin("answers", asked, made)
+    happens(engines.daemons["shared"])
+    found = engine.end()
+    after = engine.call("counts")
+    right(what, reference, found,
+          **{k: after[k] - before.get(k, 0) for k in after if after[k] != before.get(k, 0)
+             and not k.endswith(("_s_gpu", "_s_host", "_tokens_s"))})
+    return after
+
+
+def comes_back(engine, seed):
+    """Hits, as soon as the daemon has been found again."""
+    asked = prompts(4, seed)
+    end = time.monotonic() + 20
+    while engine.call("one", asked[0], 1, True)[2] == 0:
+        if time.monotonic() > end:
+            raise AssertionError("no hits")
+        time.sleep(0.05)
+
+
+def test_the_daemon_is_killed_and_restarted_under_load():
+    def happens(daemon):
+        for _ in range(2):
+            time.sleep(0.3)
+            daemon.kill()
+            time.sleep(0.3)
+            daemon.again(*SMALL)
+
+    counts = under_load("killed twice", 96, 1, happens)
+    if not counts.get("daemon_losses") and not counts.get("worker_daemon_losses"):
+        raise AssertionError(counts)
+    comes_back(engines["small"], 1)
+
+
+def test_a_daemon_that_does_not_answer():
+    under_load("hangs", 96, 2, lambda daemon: (time.sleep(0.2), daemon.hang(0.6)))
+    comes_back(engines["small"], 2)
+
+
+def test_both_tiers_are_full():
+    daemon = engines.daemons["shared"]
+    daemon.kill()
+    daemon.again(*TIGHT)
+    comes_back(engines["small"], 3)
+    for seed in (4, 4):
+        under_load("full", 96, seed, lambda _: None, 24)
+    figures = daemon.figures()
+    say("full", **{k: figures[k] for k in ("blocks", "tiers.gpu.used_bytes",
+                                           "tiers.host.used_bytes") if k in figures})
+    daemon.kill()
+    daemon.again(*SMALL)
+    comes_back(engines["small"], 5)
+
+
+def test_another_block_size_on_one_daemon():
+    """As an engine that was restarted with one; both at the same time, too."""
+    small, other = engines["small"], engines["blocks of 32"]
+    asked = prompts(24, 6)
+    small.call("answers", asked, MADE)
+    small.call("settled")
+    end = time.monotonic() + 20
+    while not other.call("counts") or other.call("one", asked[1][:70], 1, True)[2]:
+        if time.monotonic() > end:
+            raise AssertionError("it found what the other engine had saved")
+    tokens = asked[0]
+    if other.call("one", tokens, 1, True)[2]:
+        raise AssertionError("it found what the other engine had saved")
+    references = [without(e, "answers", asked, MADE) for e in (small, other)]
+    for e in (small, other):
+        e.begin("answers", asked, MADE)
+    for e, name, reference in zip((small, other), ("of 16", "of 32"), references):
+        right(f"blocks {name}", reference, e.end())
+    other.call("settled")
+    if other.call("one", tokens, 1, True)[2] != (len(tokens) - 1) // 32 * 32:
+        raise AssertionError("it does not find its own")
+
+
+def test_an_idle_engines_last_request_is_published():
+    engine, daemon = engines["small"], engines.daemons["shared"]
+    tokens = random.Random(7).choices(range(3, 1000), k=1600)
+    before = daemon.figures()["blocks"]
+    engine.call("one", tokens, 1, True)
+    # No step of the engine from here on.
+    daemon.until(lambda f: f["filling_slots"] == 0 and f["blocks"] >= before + 100, "published")
+    say("idle", published=daemon.figures()["blocks"] - before)
+
+
+def test_an_engine_is_killed_under_load():
+    """The other one goes on, and nothing of the killed one stays held."""
+    small, other = engines["small"], engines["blocks of 32"]
+    other.begin("answers", prompts(96, 8), LONG)
+    time.sleep(0.3)
+    under_load("beside one that is killed", 48, 9, lambda _: other.process.kill(), 24)
+    other.process.join()
+    engines.daemons["shared"].until(
+        lambda f: not any(f[k] for k in ("leases", "open_loads", "filling_slots")), "held")
+    if small.call("counts").get("worker_failed_loads"):
+        say("killed", failed=small.call("counts")["worker_failed_loads"])
+
+
+TESTS = [
+    test_sliding_windows_and_full_attention,
+    test_states_where_a_step_ended,
+    test_states_at_the_end_of_each_block,
+    test_an_idle_engines_last_request_is_published,
+    test_the_daemon_is_killed_and_restarted_under_load,
+    test_a_daemon_that_does_not_answer,
+    test_both_tiers_are_full,
+    test_another_block_size_on_one_daemon,
+    test_an_engine_is_killed_under_load,
+]
+
+
+def main():
+    global engines
+    kit.need_gpus()
+    try:
+        import vllm  # noqa: F401
+    except ImportError as why:
+        raise Waived(f"no vLLM: {why}") from None
+    engines = Engines(WANTED)
+    try:
+        kit.run_tests(TESTS)
+    finally:
+        engines.close()
+
+
+if __name__ == "__main__":
+    kit.run("vllm", main)
