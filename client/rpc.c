@@ -117,7 +117,8 @@ kvc_status rpc_open(struct rpc *rpc, const char *path, uint64_t deadline_us)
     while ((status = wire_connect(path, &sock)) == KVC_E_BUSY && rpc_now_us() < deadline_us)
         pause_until(deadline_us);
     if (status != KVC_OK)
-        return rpc_fail(rpc, status, "socket", "%s: %s", path, kvc_status_text(status));
+        return rpc_fail(rpc, status, "socket", "%s: %s", path,
+                        status == KVC_E_BUSY ? kvc_status_text(status) : strerror(errno));
     rpc->sock = sock;
     rpc->broken = KVC_OK;
     return KVC_OK;

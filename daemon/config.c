@@ -9,6 +9,7 @@
 #include "daemon/metrics/metrics.h"
 #include "proto/limits.h"
 #include "proto/spelling.h"
+#include "proto/wrap.h"
 
 #undef config_explain /* defined for analysers of other files */
 
@@ -398,17 +399,19 @@ void config_help(FILE *out)
             "  %-23s only say whether it is right\n",
             "--config FILE", "--check-config FILE");
     for (size_t i = 0; i < OPTIONS; i++) {
-        char left[48];
+        char left[48], line[512];
 
         snprintf(left, sizeof(left), "--%s %s", options[i].name, options[i].value);
-        fprintf(out, "  %-23s %s [%s]%s\n", left, options[i].help, options[i].preset,
-                options[i].runtime ? " *" : "");
+        snprintf(line, sizeof(line), "  %-23s %s [%s]%s", left, options[i].help, options[i].preset,
+                 options[i].runtime ? " *" : "");
+        wrap_line(out, line, 26);
     }
     fprintf(out, "  %-23s this text\n  %-23s the version\n\n", "--help", "--version");
     fprintf(out,
-            "Sizes are digits and at most one of K, M, G, T (powers of 1024); those of tiers are\n"
-            "rounded down to whole extents. Times are digits and ms, s, m or h.\n"
-            "In the file: gpu-bytes = 8G. In the environment: KVCACHED_GPU_BYTES=8G. The command\n"
-            "line wins over the environment, and that over the file. SIGHUP reads all again: what\n"
-            "has a * changes then, or with kvcachectl config set; the rest with a restart.\n");
+            "Sizes are digits and at most one of K, M, G, T (powers of 1024); those of tiers\n"
+            "are rounded down to whole extents. Times are digits and ms, s, m or h.\n"
+            "In the file: gpu-bytes = 8G. In the environment: KVCACHED_GPU_BYTES=8G. The\n"
+            "command line wins over the environment, and that over the file. SIGHUP reads\n"
+            "all again: what has a * changes then, or with kvcachectl config set; the rest\n"
+            "with a restart.\n");
 }

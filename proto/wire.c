@@ -285,19 +285,21 @@ kvc_status wire_connect(const char *path, int *sock)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const size_t len = strlen(path);
-    kvc_status status;
-    int fd;
+    int fd, error;
 
-    if (len == 0 || len >= sizeof(address.sun_path))
+    if (len == 0 || len >= sizeof(address.sun_path)) {
+        errno = ENAMETOOLONG;
         return KVC_E_INVALID;
+    }
     memcpy(address.sun_path, path, len);
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return connect_status(errno);
     if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
-        status = connect_status(errno);
+        error = errno;
         close(fd);
-        return status;
+        errno = error;
+        return connect_status(error);
     }
     *sock = fd;
     return KVC_OK;

@@ -122,7 +122,8 @@ const char *wire_parse_header(const uint8_t *bytes, size_t len, struct wire_pack
 /*
  * Connects to path without blocking on a listener that does not accept. The socket is CLOEXEC and
  * non-blocking. KVC_E_DISCONNECTED when nobody listens, KVC_E_BUSY when the backlog is full,
- * KVC_E_DENIED without permission, KVC_E_INVALID when the path is too long for a socket.
+ * KVC_E_DENIED without permission, KVC_E_INVALID when the path is too long for a socket; errno says
+ * more.
  */
 kvc_status wire_connect(const char *path, int *sock);
 

@@ -17,8 +17,8 @@ static const struct option_table table = {
     .arguments = "[set NAME VALUE]",
     .max_arguments = 3,
     .json = &shape,
-    .help = "Lists the settings: value, where it is from, and whether it changes now or with a\n"
-            "restart; or changes one until the next reload."};
+    .help = "Lists the settings: value, where it is from, and whether it changes now or with\n"
+            "a restart; or changes one until the next reload."};
 
 static int set(const struct ctl *ctl, kvc_client *client, const char *name, const char *value)
 {
@@ -61,9 +61,8 @@ static const struct option_table level_table = {
     .arguments = "[LEVEL]",
     .max_arguments = 1,
     .json = &level_shape,
-    .help =
-        "Says how much the daemon logs, or changes it until the next reload: error, warning, info\n"
-        "or debug (which only debug builds have messages of)."};
+    .help = "Says how much the daemon logs, or changes it until the next reload: error,\n"
+            "warning, info or debug (which only debug builds have messages of)."};
 
 static int show_level(const struct ctl *ctl, kvc_client *client)
 {

@@ -48,13 +48,12 @@ static const struct field fields[] = {
 static const struct shape shape = {"an object", SHAPE_FIELDS(fields)};
 
 static const struct option_table table = {
-    .help =
-        "Drains the daemon, before it is stopped or replaced: new sessions, leases and saves are\n"
-        "refused, what is under way goes on, and leases end by their time. Peers find nothing here "
-        "any\n"
-        "more, are asked for nothing, and finish what they are fetching.\n"
-        "Ends with 0 when nothing is left.\n"
-        "The drain stays in force until it is undone or the daemon ends.",
+    .help = "Drains the daemon, before it is stopped or replaced: new sessions, leases and\n"
+            "saves are refused, what is under way goes on, and leases end by their time.\n"
+            "Peers find nothing here any more, are asked for nothing, and finish what they\n"
+            "are fetching.\n"
+            "Ends with 0 when nothing is left.\n"
+            "The drain stays in force until it is undone or the daemon ends.",
     .json = &shape,
     OPTION_ROWS(rows)};
 
@@ -115,13 +114,14 @@ static void print(const struct options *options, const struct admin_drain *drain
     if (options->undo)
         printf("not draining\n");
     else if (drain->drained)
-        printf("drained; %llu sessions are connected\n", (unsigned long long)drain->sessions);
+        printf("drained; %llu session%s connected\n", (unsigned long long)drain->sessions,
+               drain->sessions == 1 ? "" : "s");
     else if (!drain->draining)
         printf("somebody has undone the drain\n");
     else
         printf("draining; %s\n", describe(drain, text));
     if (drain->quarantined_slots)
-        printf("%llu slots are in quarantine (kvcachectl status)\n",
+        printf("slots in quarantine: %llu (kvcachectl status)\n",
                (unsigned long long)drain->quarantined_slots);
 }
 

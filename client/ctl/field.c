@@ -5,8 +5,11 @@
 #include <string.h>
 
 #include "client/ctl/columns.h"
+#include "proto/wrap.h"
 
 #define PATH_MAX_BYTES 96
+#define LINE_MAX_BYTES 512
+#define HELP_COLUMN    44
 
 static const char *const type_names[] = {
     [FIELD_TEXT] = "string",    [FIELD_BOOL] = "boolean",   [FIELD_UINT32] = "integer",
@@ -69,7 +72,10 @@ void field_put(json_t *root, const struct shape *shape, const void *values)
 
 static void print_row(const char *path, const char *type, const char *help)
 {
-    printf("  %-24s %-15s  %s\n", path, type, help);
+    char line[LINE_MAX_BYTES];
+
+    snprintf(line, sizeof(line), "  %-24s %-15s  %s", path, type, help);
+    wrap_line(stdout, line, HELP_COLUMN);
 }
 
 /* A list that is all there is has no name of its own. */
@@ -89,7 +95,10 @@ static void print_rows(const struct field *field)
 
 void field_print_help(const char *command, const struct shape *shape)
 {
-    printf("kvcachectl %s --json prints %s:\n", command, shape->what);
+    char line[LINE_MAX_BYTES];
+
+    snprintf(line, sizeof(line), "kvcachectl %s --json prints %s:", command, shape->what);
+    wrap_line(stdout, line, 0);
     for (size_t i = 0; i < shape->n; i++) {
         const struct field *field = &shape->fields[i];
 

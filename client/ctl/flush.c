@@ -62,7 +62,8 @@ static const struct option_table pin_table = {
 
     .arguments = "[KEY...]",
     .max_arguments = INT_MAX,
-    .help = "Keeps blocks of a namespace from being evicted for a time.",
+    .help = "Keeps blocks of a namespace from being evicted for a time.\n"
+            "Ends with 1 if none of the keys is stored.",
     OPTION_ROWS(pin_rows)};
 
 static const struct field unpin_fields[] = {
@@ -90,6 +91,10 @@ static bool parse(struct ctl *ctl, const struct option_table *table, int argc, c
         return false;
     }
     *exit_status = target_read_keys(ctl, &options->target, n, argv + 1);
+    if (*exit_status == CTL_OK && table == &pin_table && !options->target.keys) {
+        fprintf(stderr, "%s: pin needs keys: KEY... or --keys FILE\n", ctl->program);
+        *exit_status = CTL_USAGE;
+    }
     if (*exit_status == CTL_OK && options->all && options->target.keys)
         *exit_status = ctl_usage(ctl, "--all takes no keys", argv[1] ? argv[1] : "--keys");
     return *exit_status == CTL_OK;
@@ -122,7 +127,12 @@ static int run(struct ctl *ctl, const struct option_table *table, int argc, char
     if (result == CTL_OK && ctl->json)
         printf("{\"%s\": %llu}\n", done, (unsigned long long)n);
     else if (result == CTL_OK)
-        printf("%s %llu blocks\n", done, (unsigned long long)n);
+        printf("%s %llu block%s\n", done, (unsigned long long)n, n == 1 ? "" : "s");
+    if (result == CTL_OK && table == &pin_table && n == 0) {
+        fprintf(stderr, "%s: pin: none of these keys is stored (kvcachectl blocks)\n",
+                ctl->program);
+        result = CTL_FAILED;
+    }
 close:
     kvc_close(client);
 free_target:

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* In the largest unit of which it is one or more. */
-static const char *scale(double value, double step, const char *const *units, int n_units,
-                         char *text)
+static const char *scale(double value, double step, const char *gap, const char *const *units,
+                         int n_units, char *text)
 {
     int unit = 0;
 
@@ -16,7 +16,7 @@ static const char *scale(double value, double step, const char *const *units, in
         value /= step;
         unit++;
     }
-    snprintf(text, HUMAN_MAX, "%.*f%s%s", unit > 0 ? 1 : 0, value, *units[unit] ? " " : "",
+    snprintf(text, HUMAN_MAX, "%.*f%s%s", unit > 0 ? 1 : 0, value, *units[unit] ? gap : "",
              units[unit]);
     return text;
 }
@@ -25,14 +25,21 @@ const char *human_bytes(double bytes, char *text)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
 
-    return scale(bytes, 1024, units, 6, text);
+    return scale(bytes, 1024, " ", units, 6, text);
+}
+
+const char *human_size(double bytes, char *text)
+{
+    static const char *const units[] = {"", "K", "M", "G", "T", "P"};
+
+    return scale(bytes, 1024, "", units, 6, text);
 }
 
 const char *human_count(double n, char *text)
 {
     static const char *const units[] = {"", "k", "M", "G", "T"};
 
-    return scale(n, 1000, units, 5, text);
+    return scale(n, 1000, " ", units, 5, text);
 }
 
 const char *human_age(uint64_t us, char *text)

@@ -7,6 +7,7 @@
 #include "client/ctl/columns.h"
 #include "client/ctl/human.h"
 #include "client/ctl/terminal.h"
+#include "proto/wrap.h"
 
 #define PAGE_ROWS    100
 #define COLUMNS_MAX  32
@@ -79,7 +80,7 @@ static void write_cell(const struct column *column, const json_t *value, char ce
     char text[HUMAN_MAX];
 
     if (json_is_string(value)) {
-        write_text(json_string_value(value), cell);
+        write_text(*json_string_value(value) ? json_string_value(value) : "-", cell);
         if (column->type == COLUMN_DIGEST)
             cell[DIGEST_SHOWN] = '\0';
     } else if (json_is_boolean(value)) {
@@ -87,7 +88,9 @@ static void write_cell(const struct column *column, const json_t *value, char ce
     } else if (!json_is_integer(value)) {
         snprintf(cell, CELL_MAX, "-");
     } else if (column->type == COLUMN_BYTES) {
-        write_text(human_bytes((double)json_integer_value(value), text), cell);
+        write_text(human_size((double)json_integer_value(value), text), cell);
+    } else if (column->type == COLUMN_MS && json_integer_value(value) == 0) {
+        write_text("0 ms", cell);
     } else if (column->type == COLUMN_MS) {
         write_text(human_age(1000 * (uint64_t)json_integer_value(value), text), cell);
     } else {
@@ -171,7 +174,7 @@ void list_table(const char *what, const json_t *rows, const char *indent)
                 widths[i] = length_of(cell);
         }
     }
-    fit(shown, n, widths, (size_t)terminal_width() - strlen(indent));
+    fit(shown, n, widths, (size_t)wrap_width(stdout) - strlen(indent));
     printf("%s%s", indent, terminal_paint(PAINT_HEAD));
     for (i = 0; i < n; i++)
         print_cell(shown[i]->head, widths[i], is_right(shown[i]), i + 1 == n);

@@ -51,8 +51,8 @@ int namespaces_command(struct ctl *ctl, int argc, char **argv)
 int layouts_command(struct ctl *ctl, int argc, char **argv)
 {
     return run(ctl, argc, argv,
-               "Lists the parts of namespaces with the layout of their blocks: one KV cache group\n"
-               "of one shard each.",
+               "Lists the parts of namespaces with the layout of their blocks: one KV cache\n"
+               "group of one shard each.",
                &layouts_shape);
 }
 

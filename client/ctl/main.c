@@ -71,6 +71,8 @@ static const char *hint(kvc_status status)
     switch (status) {
     case KVC_E_DISCONNECTED:
         return "is kvcached running, and does --socket say where?";
+    case KVC_E_DEADLINE:
+        return "the daemon is there: is it stopped, or very busy?";
     case KVC_E_DENIED:
         return "the group kvcache connects; root, the daemon's own user and whom the setting allow "
                "names (kvcached.conf(5)) are operators";

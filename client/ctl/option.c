@@ -8,6 +8,10 @@
 #include <string.h>
 
 #include "proto/spelling.h"
+#include "proto/wrap.h"
+
+#define HELP_COLUMN    25
+#define LINE_MAX_BYTES 512
 
 /* Of every command; the first two are fields of struct ctl. */
 enum { COMMON_SOCKET, COMMON_JSON, COMMON_HELP, N_COMMON };
@@ -186,12 +190,13 @@ static bool take_word(struct line *line)
 static void print_rows(const struct option_row *rows, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        char head[64];
+        char head[64], line[LINE_MAX_BYTES];
 
         snprintf(head, sizeof(head), "--%s%s%s", rows[i].name, rows[i].value ? " " : "",
                  rows[i].value ? rows[i].value : "");
+        snprintf(line, sizeof(line), "  %-22s %s", head, rows[i].help ? rows[i].help : "");
         if (rows[i].help)
-            printf("  %-22s %s\n", head, rows[i].help);
+            wrap_line(stdout, line, HELP_COLUMN);
     }
 }
 

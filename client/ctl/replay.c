@@ -94,8 +94,9 @@ static const struct option_table table = {
     .arguments = "FILE",
     .min_arguments = 1,
     .max_arguments = 1,
-    .help = "Replays a trace (JSON lines with timestamp, input_length, output_length, hash_ids;\n"
-            "\"-\" is standard input) through worker processes; timestamps are ignored.",
+    .help = "Replays a trace (JSON lines with timestamp, input_length, output_length,\n"
+            "hash_ids; \"-\" is standard input) through worker processes; timestamps are\n"
+            "ignored.",
     OPTION_ROWS(rows)};
 
 /* false: end with *exit_status. */

@@ -13,8 +13,7 @@
 #include "client/ctl/option.h"
 #include "client/ctl/terminal.h"
 
-#define BAR_CELLS  16
-#define ROWS_SHOWN 6u /* so that the usual screen of 24 lines has it all */
+#define BAR_CELLS 16
 
 /* Lists that status shows besides figures. */
 enum { QUARANTINE, NAMESPACES, EXTENTS, PEERS, N_LISTS };
@@ -162,27 +161,39 @@ static void print_trouble(const struct admin_stats *stats)
     fputs(terminal_paint(PAINT_NONE), stdout);
 }
 
+/* Of each list; so that the usual screen of 24 lines has it all. */
+static size_t rows_shown(const struct snapshot *s)
+{
+    static const int shown[] = {QUARANTINE, NAMESPACES, PEERS};
+    static const size_t rows[] = {6, 6, 3, 1};
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
+        n += json_array_size(s->lists[shown[i]]) > 0;
+    return rows[n];
+}
+
 /* The first few rows, under a heading. */
 static void print_list(const struct snapshot *s, int list, const char *head)
 {
-    size_t n = json_array_size(s->lists[list]);
+    size_t n = json_array_size(s->lists[list]), most = rows_shown(s);
     json_t *rows = json_array();
 
-    for (size_t i = 0; i < n && i < ROWS_SHOWN; i++)
+    for (size_t i = 0; i < n && i < most; i++)
         json_array_append(rows, json_array_get(s->lists[list], i));
     if (n > 0)
         printf("\n%s\n", head);
     list_table(list_names[list], rows, "  ");
-    if (n > ROWS_SHOWN)
-        printf("  and %zu more (--json has them all)\n", n - ROWS_SHOWN);
+    if (n > most)
+        printf("  and %zu more (--json has them all)\n", n - most);
     json_decref(rows);
 }
 
 static void print_peers(const struct snapshot *s)
 {
-    size_t n = json_array_size(s->lists[PEERS]);
+    size_t n = json_array_size(s->lists[PEERS]), most = rows_shown(s);
 
-    for (size_t i = 0; i < n && i < ROWS_SHOWN; i++) {
+    for (size_t i = 0; i < n && i < most; i++) {
         const json_t *row = json_array_get(s->lists[PEERS], i);
 
         printf("%s%s %s: %s\n", i ? "             " : "\n  peers      ",
@@ -190,8 +201,8 @@ static void print_peers(const struct snapshot *s)
                json_string_value(json_object_get(row, "peer")),
                json_string_value(json_object_get(row, "state")));
     }
-    if (n > ROWS_SHOWN)
-        printf("             and %zu more (kvcachectl peers)\n", n - ROWS_SHOWN);
+    if (n > most)
+        printf("             and %zu more (kvcachectl peers)\n", n - most);
 }
 
 static void print_text(const struct snapshot *s)

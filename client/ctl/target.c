@@ -96,9 +96,13 @@ static int take(const struct ctl *ctl, const struct admin_row *row, bool *found,
 
     if (!unhex(row->values[0], digest, sizeof(digest)))
         return ctl_usage(ctl, "the daemon's list has digests", row->values[0]);
-    if (*found && memcmp(digest, target->digest, sizeof(digest)) != 0)
-        return ctl_usage(ctl, "a namespace is one of the daemon's list, and only one",
-                         target->namespace_);
+    if (*found && memcmp(digest, target->digest, sizeof(digest)) != 0) {
+        fprintf(stderr,
+                "%s: several namespaces are '%s': say more of the digest of the one that is meant "
+                "(kvcachectl namespaces)\n",
+                ctl->program, target->namespace_);
+        return CTL_USAGE;
+    }
     memcpy(target->digest, digest, sizeof(digest));
     *found = true;
     return CTL_OK;

@@ -1,18 +1,14 @@
 #include "client/ctl/terminal.h"
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "client/ctl/human.h"
 
-#define WIDTH_USUAL 80
-#define WIDTH_MIN   40
-#define BAR_CELLS   20
+#define BAR_CELLS 20
 
 static bool has_colours(void)
 {
@@ -30,17 +26,6 @@ const char *terminal_paint(enum paint paint)
     };
 
     return has_colours() ? sequences[paint] : "";
-}
-
-int terminal_width(void)
-{
-    struct winsize size;
-
-    if (!isatty(STDOUT_FILENO))
-        return INT_MAX;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
-        return WIDTH_USUAL;
-    return size.ws_col < WIDTH_MIN ? WIDTH_MIN : size.ws_col;
 }
 
 void terminal_progress(uint64_t done, uint64_t total, const char *text)

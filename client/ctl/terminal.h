@@ -19,8 +19,4 @@ const char *terminal_paint(enum paint paint);
  */
 void terminal_progress(uint64_t done, uint64_t total, const char *text);
 void terminal_progress_end(void);
-
-/* Columns of standard output; INT_MAX when it is no terminal. */
-int terminal_width(void);
-
 #endif

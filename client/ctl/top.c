@@ -86,11 +86,10 @@ static const struct field fields[] = {
 static const struct shape shape = {"objects, one a line and second", SHAPE_FIELDS(fields)};
 
 static const struct option_table table = {
-    .help =
-        "Shows the daemon as it works, anew each second.\n"
-        "Keys: n namespaces, c clients, s or > to sort by the next column, < by the one before,\n"
-        "r the other way round, q ends.\n"
-        "A daemon that has gone is waited for.",
+    .help = "Shows the daemon as it works, anew each second.\n"
+            "Keys: n namespaces, c clients, s or > to sort by the next column, < by the one\n"
+            "before, r the other way round, q ends.\n"
+            "A daemon that has gone is waited for.",
     .json = &shape,
     OPTION_ROWS(rows)};
 
@@ -207,6 +206,20 @@ static void write_tier(const char *name, const struct admin_tier *tier, FILE *to
     top_line_end(&line);
 }
 
+static void put_ratios(const struct top *top, struct top_line *line)
+{
+    char text[HUMAN_MAX];
+
+    top_line_put(line, PAINT_NONE, "  hit");
+    for (uint32_t i = 0; i < top->stats.n_windows; i++) {
+        const struct admin_window *w = &top->stats.windows[i];
+
+        top_line_put(line, PAINT_NONE, " %s",
+                     human_share(w->gpu + w->host, w->gpu + w->host + w->misses, text));
+        top_line_put(line, PAINT_GREY, " (%u m)", w->seconds / 60);
+    }
+}
+
 static void write_hits(const struct top *top, FILE *to, int columns)
 {
     char text[4][HUMAN_MAX];
@@ -219,14 +232,6 @@ static void write_hits(const struct top *top, FILE *to, int columns)
                  human_count(top->rates.misses, text[2]));
     if (top->stats.hits_peer)
         top_line_put(&line, PAINT_NONE, ", of peers %s", human_count(top->rates.peer, text[3]));
-    top_line_put(&line, PAINT_NONE, "  hit");
-    for (uint32_t i = 0; i < top->stats.n_windows; i++) {
-        const struct admin_window *w = &top->stats.windows[i];
-
-        top_line_put(&line, PAINT_NONE, " %s",
-                     human_share(w->gpu + w->host, w->gpu + w->host + w->misses, text[0]));
-        top_line_put(&line, PAINT_GREY, " (%u m)", w->seconds / 60);
-    }
     top_line_end(&line);
 }
 
@@ -240,6 +245,7 @@ static void write_work(const struct top *top, FILE *to, int columns)
     top_line_put(&line, PAINT_HEAD, "bytes/s ");
     top_line_put(&line, PAINT_NONE, " saved %s, loaded %s", human_bytes(top->rates.saved, text[0]),
                  human_bytes(top->rates.loaded, text[1]));
+    put_ratios(top, &line);
     top_line_end(&line);
     top_line_begin(&line, to, columns);
     top_line_put(&line, PAINT_HEAD, "blocks/s");

@@ -171,7 +171,7 @@ static void write_cell(const struct view_column *column, const json_t *row, doub
                 *at = '?'; /* one column a byte, whatever they are */
         return;
     case CELL_BYTES:
-        snprintf(cell, CELL_MAX, "%s", human_bytes(value, text));
+        snprintf(cell, CELL_MAX, "%s", human_size(value, text));
         return;
     case CELL_AGE:
         snprintf(cell, CELL_MAX, "%s", human_age((uint64_t)(value * 1000), text));

@@ -119,9 +119,23 @@ START_TEST(without_a_daemon_it_fails_with_1)
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
         ck_assert_int_eq(CTL_RUN(commands[i], "--socket", path), 1);
         ck_assert_ptr_nonnull(strstr(ctl_err(), path));
+        ck_assert_ptr_nonnull(strstr(ctl_err(), "No such file or directory"));
         ck_assert_ptr_nonnull(strstr(ctl_err(), "hint: is kvcached running"));
     }
     ck_assert_int_eq(CTL_RUN("--socket", path, "replay", "-"), 1);
+}
+END_TEST
+
+START_TEST(of_a_daemon_that_is_stopped_it_says_so)
+{
+    struct daemon *d = daemon_start(NULL);
+
+    daemon_freeze(d);
+    ck_assert_int_eq(CTL_RUN("ping", "--socket", daemon_socket(d)), 1);
+    ck_assert_ptr_nonnull(strstr(ctl_err(), "did not answer in time"));
+    ck_assert_ptr_nonnull(strstr(ctl_err(), "hint: the daemon is there"));
+    daemon_thaw(d);
+    daemon_stop(d);
 }
 END_TEST
 
@@ -146,13 +160,16 @@ END_TEST
 START_TEST(S42_flush_pin_and_namespaces)
 {
     struct daemon *d = daemon_start(NULL);
-    const char *socket = daemon_socket(d), *file = tmpdir_file("keys");
+    const char *socket = daemon_socket(d);
     char digest[2 * KVC_NAMESPACE_BYTES + 1], start[9], key[2 * KVC_KEY_BYTES + 1];
+    char file[512];
     struct talk_worker w = talk_worker(socket, KVCACHE__ROLE__ROLE_WORKER, 0xa7);
     ProtobufCBinaryData keys;
-    FILE *to = fopen(file, "we");
     json_t *root;
+    FILE *to;
 
+    snprintf(file, sizeof(file), "%.500s", tmpdir_file("keys"));
+    to = fopen(file, "we");
     talk_publish(&w, 0, 8);
     for (int i = 0; i < (int)KVC_NAMESPACE_BYTES; i++)
         snprintf(digest + 2 * i, 3, "a7");
@@ -180,13 +197,19 @@ START_TEST(S42_flush_pin_and_namespaces)
     ck_assert_int_eq(CTL_RUN("--socket", socket, "status"), 0);
     ck_assert_ptr_nonnull(strstr(ctl_out(), "pinned blocks 8"));
     ck_assert_int_eq(CTL_RUN("--socket", socket, "unpin", "--namespace", digest, key), 0);
-    ck_assert_str_eq(ctl_out(), "unpinned 1 blocks\n");
+    ck_assert_str_eq(ctl_out(), "unpinned 1 block\n");
     ck_assert_int_eq(CTL_RUN("--socket", socket, "unpin", "--namespace", digest), 0);
     ck_assert_str_eq(ctl_out(), "unpinned 7 blocks\n");
     ck_assert_int_eq(CTL_RUN("--socket", socket, "flush", "--namespace", start, key), 0);
-    ck_assert_str_eq(ctl_out(), "flushed 1 blocks\n");
+    ck_assert_str_eq(ctl_out(), "flushed 1 block\n");
     ck_assert_int_eq(CTL_RUN("--socket", socket, "flush", "--all"), 0);
     ck_assert_str_eq(ctl_out(), "flushed 7 blocks\n");
+
+    /* All of these keys are gone; a namespace without keys is no request to pin it. */
+    ck_assert_int_eq(CTL_RUN("--socket", socket, "pin", "--namespace", digest, "--keys", file), 1);
+    ck_assert_ptr_nonnull(strstr(ctl_err(), "none of these keys is stored"));
+    ck_assert_int_eq(CTL_RUN("--socket", socket, "pin", "--namespace", digest), 2);
+    ck_assert_ptr_nonnull(strstr(ctl_err(), "--keys FILE"));
 
     ck_assert_int_eq(CTL_RUN("--socket", socket, "flush", "--namespace", "unknown"), 1);
     ck_assert_int_eq(CTL_RUN("--socket", socket, "flush"), 2);
@@ -224,7 +247,7 @@ START_TEST(a_quota_is_set_and_shown)
     ck_assert_int_eq(ctl_number(row, "leases_quota"), 9);
     json_decref(root);
     ck_assert_int_eq(CTL_RUN("--socket", socket, "status"), 0);
-    ck_assert_ptr_nonnull(strstr(ctl_out(), " 4.0 MiB"));
+    ck_assert_ptr_nonnull(strstr(ctl_out(), " 4.0M"));
     ck_assert_int_eq(CTL_RUN("--socket", socket, "namespaces"), 0);
     ck_assert_ptr_nonnull(strstr(ctl_out(), "SHARE"));
     ck_assert_int_eq(CTL_RUN("--socket", socket, "quota", "--namespace", "a7", "--clear"), 0);
@@ -246,5 +269,5 @@ END_TEST
 
 CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_version,
            what_is_mistyped_is_refused_with_what_was_meant, every_command_has_its_help,
-           without_a_daemon_it_fails_with_1, ping_and_clients, S42_flush_pin_and_namespaces,
-           a_quota_is_set_and_shown)
+           without_a_daemon_it_fails_with_1, of_a_daemon_that_is_stopped_it_says_so,
+           ping_and_clients, S42_flush_pin_and_namespaces, a_quota_is_set_and_shown)

@@ -149,6 +149,14 @@ static void make(struct scene *s)
     talk_free(talk_lookup(&s->w, 0, 8));
 }
 
+static void write_key(uint32_t number, char key[2 * KVC_KEY_BYTES + 1])
+{
+    const uint8_t *bytes = talk_keys(number, 1).data;
+
+    for (int i = 0; i < (int)KVC_KEY_BYTES; i++)
+        snprintf(key + 2 * (size_t)i, 3, "%02x", bytes[i]);
+}
+
 static void end(struct scene *s)
 {
     talk_prove(&s->gone, s->save, 0);
@@ -204,10 +212,12 @@ START_TEST(fields_of_what_commands_have_done)
 {
     struct scene s;
 
+    char key[2 * KVC_KEY_BYTES + 1];
+
     make(&s);
     const char *socket = daemon_socket(s.d);
-    EXPECT("pin", "--namespace", "a7", "--json", "--socket", socket,
-           "00000000000000000000000000000000");
+    write_key(0, key);
+    EXPECT("pin", "--namespace", "a7", "--json", "--socket", socket, key);
     EXPECT("unpin", "--namespace", "a7", "--json", "--socket", socket);
     EXPECT("quota", "--namespace", "a7", "--gpu", "4M", "--json", "--socket", socket);
     EXPECT("verify", "--json", "--socket", socket);

@@ -94,7 +94,7 @@ START_TEST(S24_status_shows_extents)
     json_decref(root);
     ck_assert_int_eq(CTL_RUN("--socket", daemon_socket(d), "extents"), 0);
     ck_assert_ptr_nonnull(strstr(ctl_out(), "EXTENTS"));
-    ck_assert_ptr_nonnull(strstr(ctl_out(), "8.0 KiB"));
+    ck_assert_ptr_nonnull(strstr(ctl_out(), "8.0K"));
     talk_worker_close(&w);
     daemon_stop(d);
 }
