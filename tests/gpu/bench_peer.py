@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Blocks of another daemon: two daemons on one machine as if they were two hosts, each with a GPU of
-its own, linked by UCX over TCP on loopback.
+its own, linked by UCX.
 
-A block that its source has only in GPU memory goes by pinned memory of the source's host, the wire,
-the asker's host tier and, with the worker's load, into the other GPU. Beside it: cudaMemcpyPeerAsync
-of the same bytes (what the hardware does at best), and NIXL (nixl-cu13, where it is installed)
-reading the same blocks from one GPU into the other.
+Over TCP on loopback a block that its source has only in GPU memory goes by pinned memory of the
+source's host, the wire, the asker's host tier and, with the worker's load, into the other GPU. With
+a UCX that was built with CUDA (KVC_UCX_CUDA) it goes from GPU to GPU. Beside them:
+cudaMemcpyPeerAsync of the same bytes (what the hardware does at best), and NIXL (nixl-cu13, where it
+is installed) and ucx_perftest (of that UCX, in its bin) reading the same bytes from one GPU into the
+other.
 
 Every trial's target is cleared before, and what arrived is compared. Lines appear as they are
 measured.
@@ -13,11 +15,13 @@ measured.
     bench_peer.py [COPIES [COPIES BY VIEWS]]
 
 KVC_UCX names the daemons' libucp, where it is not the system's; or several, with commas between.
+KVC_BENCH_WAYS: which of gpu, exact, bare, nixl, perftest, views are measured, in this order.
 """
 
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -53,6 +57,7 @@ class Side:
 
     def __init__(self, gpu):
         self.torch = torch = kit.need_gpus()
+        self.on_gpu = 0
         self.gpu, self.device = gpu, device(gpu)
         torch.zeros(1, device=self.device)
         if not kit.REHEARSE:
@@ -126,12 +131,18 @@ class Side:
         seconds = time.perf_counter() - at
         return seconds if blocks == n else None
 
-    def wait_linked(self):
+    def wait_linked(self, into_gpu):
         end = time.monotonic() + 20
-        while self.fetch(1) is None:
-            assert time.monotonic() < end, "the daemons do not find each other"
+        while True:
+            came = self.fetch(1) is not None
+            if came:
+                self.check(1)
+                self.drop(1)
+            if came and (self.on_gpu > 0 or not into_gpu):
+                return
+            assert time.monotonic() < end, "the daemons do not find each other" if not came else (
+                "what comes does not come into the GPU")
             time.sleep(0.05)
-        self.drop(1)
 
     def check(self, n):
         """Seconds from the lookup until they are in the worker's memory."""
@@ -141,6 +152,7 @@ class Side:
         at = time.perf_counter()
         lease = self.client.lookup(self.part, keys(0, n))
         assert lease.blocks == n, lease
+        self.on_gpu = lease.gpu
         load = self.client.load(lease, self.part, list(range(n)))
         kit.sync(self.torch)
         seconds = time.perf_counter() - at
@@ -154,12 +166,12 @@ class Side:
         self.client.flush_keys(self.part, keys(0, n))
 
     def trial(self, n):
-        """(until leased, and then until loaded)"""
+        """(until leased, and then until loaded, and how many came into the GPU)"""
         fetched = self.fetch(n)
         assert fetched is not None, "they did not come"
         loaded = self.check(n)
         self.drop(n)
-        return fetched, loaded
+        return fetched, loaded, self.on_gpu
 
     def copies(self, sizes, n):
         """Microseconds of n copies of so many blocks by turns; every 50th is compared."""
@@ -177,19 +189,19 @@ class Side:
 
     # NIXL.
 
-    def nixl_open(self, size):
+    def nixl_open(self, size, n):
         try:
             import nixl_cu13 as nixl
         except ImportError as error:
             raise kit.Waived(f"no NIXL: {error}") from None
         torch = self.torch
-        self.memory = torch.randint(256, (FULL, size), dtype=torch.uint8, device=self.device)
+        self.memory = torch.randint(256, (n, size), dtype=torch.uint8, device=self.device)
         kit.sync(torch)
-        self.agent = nixl.nixl_agent(f"side{self.gpu}", nixl.nixl_agent_config(backends=["UCX"]))
+        self.agent = nixl.nixl_agent(f"side{self.gpu}-{size}", nixl.nixl_agent_config(backends=["UCX"]))
         self.kind, on = ("DRAM", 0) if kit.REHEARSE else ("VRAM", self.gpu)
         address = self.memory.data_ptr()
         self.agent.register_memory([(address, self.memory.numel(), on, "")], self.kind)
-        self.rows = [(address + i * size, size, on) for i in range(FULL)]
+        self.rows = [(address + i * size, size, on) for i in range(n)]
         return self.agent.get_agent_metadata(), self.rows, int(self.memory.sum())
 
     def nixl_copies(self, metadata, rows, total, kinds, n):
@@ -216,7 +228,7 @@ class Side:
                 if i >= WARM_UP:
                     times.append(seconds * 1e6)
             kit.sync(self.torch)
-            if FULL in sizes:
+            if len(self.rows) in sizes:
                 assert int(self.memory.sum()) == total, "what came is wrong"
             result[kind] = sum(times) / len(times), kit.median(times)
         return result
@@ -275,11 +287,13 @@ def sides():
 
 
 @contextlib.contextmanager
-def hosts(transfer, library, a, b):
+def hosts(transfer, library, a, b, transports="tcp"):  # no memory that two hosts would not share
     """Two daemons, each with a side as its worker; the asker."""
     port = 21000 + os.getpid() % 10000
     room = "64M" if kit.REHEARSE else "640M"
-    own = [["--gpu-bytes", room, "--host-bytes", room, "--transfer", transfer] for _ in range(2)]
+    memory = "legacy" if "cuda" in transports else "auto"
+    own = [["--gpu-bytes", room, "--host-bytes", room, "--transfer", transfer, "--gpu-memory", memory]
+           for _ in range(2)]
     if not kit.REHEARSE:
         out = subprocess.run(
             ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
@@ -288,7 +302,7 @@ def hosts(transfer, library, a, b):
         for arguments, name in zip(own, out.stdout.split()):
             arguments += ["--gpus", name]
     own = [arguments + ["--ucx", library] for arguments in own]
-    os.environ["UCX_TLS"] = "tcp"  # no memory that two hosts would not share
+    os.environ["UCX_TLS"] = transports
     try:
         with kit.several(
             Daemon(*own[0], "--peer-listen", f"127.0.0.1:{port}"),
@@ -299,7 +313,7 @@ def hosts(transfer, library, a, b):
                 daemon.wait_for("memory is populated")
             a.call("connect", daemons[0].socket, 0)
             b.call("connect", daemons[1].socket, MS)
-            say(f"two daemons are up, transfer = {transfer}, {library}")
+            say(f"two daemons are up, transfer = {transfer}, {library}, {transports}")
             yield daemons[1]
             a.call("disconnect")
             b.call("disconnect")
@@ -321,27 +335,32 @@ def difference(before, after, name):
 
 
 @contextlib.contextmanager
-def blocks_at(a, b, size, n):
+def blocks_at(a, b, size, n, into_gpu):
     a.call("begin", size, n)
     b.call("begin", size, n)
     on_gpu = a.call("put", n)
-    b.call("wait_linked")
+    b.call("wait_linked", into_gpu)
     yield on_gpu
     b.call("end")
     a.call("end")
 
 
-def measure(asker, a, b, n_copies):
+def measure(asker, a, b, n_copies, into_gpu=False):
     for name, size in SIZES.items():
         n = min(BYTES // (size * SLICES), 1024)
-        with blocks_at(a, b, size, n) as on_gpu:
+        with blocks_at(a, b, size, n, into_gpu) as on_gpu:
+            b.call("trial", n)
+            before = row_of(asker)
             trials = [b.call("trial", n) for _ in range(TRIALS)]
-        fetched, loaded = (kit.median([t[i] for t in trials]) for i in (0, 1))
+            after = row_of(asker)
+        fetched, loaded, came = (kit.median([t[i] for t in trials]) for i in (0, 1, 2))
         row, total = row_of(asker), n * size * SLICES / 1e9
-        say(f"{row['mode']} over {row['lanes']}, {n} blocks of {name}, {on_gpu} of them only on "
-            f"the source's GPU: {total / fetched:.2f} GB/s until leased, "
-            f"{total / (fetched + loaded):.2f} GB/s until in the other GPU")
-    with blocks_at(a, b, SIZES["192 KiB"], FULL):
+        say(f"{row['mode']} over {row['lanes']} ({row['reason']}), {n} blocks of {name}, {on_gpu} "
+            f"of them only on the source's GPU, {came} came into the asker's: "
+            f"{total / fetched:.2f} GB/s until leased, "
+            f"{total / (fetched + loaded):.2f} GB/s until in the other GPU, "
+            f"{difference(before, after, 'registrations')} registrations")
+    with blocks_at(a, b, SIZES["192 KiB"], FULL, into_gpu):
         for kind, sizes in KINDS.items():
             before = row_of(asker)
             mean, median = b.call("copies", sizes, n_copies)
@@ -353,18 +372,58 @@ def measure(asker, a, b, n_copies):
                 f"registrations, wire / useful {ratio:.2f}")
 
 
+def nixl_of(a, b, size, n, kinds, n_copies):
+    there = a.call("nixl_open", size, n)
+    b.call("nixl_open", size, n)
+    return b.call("nixl_copies", *there, kinds, n_copies)
+
+
 def nixl(a, b, n_copies):
-    size = SIZES["192 KiB"] * SLICES
     try:
-        there = a.call("nixl_open", size)
-        b.call("nixl_open", size)
-        result = b.call("nixl_copies", *there, KINDS, n_copies)
+        result = nixl_of(a, b, SIZES["192 KiB"] * SLICES, FULL, KINDS, n_copies)
+        for kind, (mean, median) in result.items():
+            say(f"NIXL, read, {n_copies} copies, {kind}: {mean / 1e3:.3f} ms a copy (median "
+                f"{median / 1e3:.3f})")
+        for name, slice_bytes in SIZES.items():
+            size = slice_bytes * SLICES
+            n = min(BYTES // size, 1024)
+            result = nixl_of(a, b, size, n, {"all": (n,)}, TRIALS)
+            say(f"NIXL, read, {n} blocks of {name}: {n * size / result['all'][1] / 1e3:.2f} GB/s")
     except (kit.Waived, RuntimeError) as reason:
         say(f"NIXL: {str(reason)[-600:]}")
+
+
+def perftest(library):
+    """Gets of blocks, 64 of them at a time, between two processes, each on a GPU."""
+    program = os.path.join(os.path.dirname(library), "..", "bin", "ucx_perftest")
+    if not os.access(program, os.X_OK):
+        say("ucx_perftest: none")
         return
-    for kind, (mean, median) in result.items():
-        say(f"NIXL, read, {n_copies} copies, {kind}: {mean / 1e3:.3f} ms a copy (median "
-            f"{median / 1e3:.3f})")
+    path = ":".join([os.path.dirname(library)] + os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    own = dict(os.environ, UCX_TLS="tcp" if kit.REHEARSE else "tcp,cuda_copy,cuda_ipc",
+               UCX_CUDA_IPC_ENABLE_GET_ZCOPY="on", UCX_WARN_UNUSED_ENV_VARS="n", LD_LIBRARY_PATH=path)
+    port = 32000 + os.getpid() % 20000
+    memory = "host" if kit.REHEARSE else "cuda"
+    for name, slice_bytes in SIZES.items():
+        size, port = slice_bytes * SLICES, port + 1
+        for window in (1, FULL):
+            port += 1
+            what = ["-p", str(port), "-t", "ucp_get", "-m", memory, "-s", str(size), "-O", str(window),
+                    "-n", "20" if kit.REHEARSE else "4000", "-w", "20", "-f"]
+            server = subprocess.Popen([program, *what[:2]], env=dict(own, CUDA_VISIBLE_DEVICES="0"),
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+            time.sleep(0.5)
+            try:
+                out = subprocess.run([program, "127.0.0.1", *what], capture_output=True, text=True,
+                                     env=dict(own, CUDA_VISIBLE_DEVICES="1"), timeout=20).stdout
+                line = [x for x in out.splitlines() if re.match(r"^\s*[0-9]", x)]
+                say(f"ucx_perftest, get of {name}, {window} at a time: "
+                    f"{' '.join(line[-1].split()) if line else out[-300:]}")
+            except subprocess.TimeoutExpired:
+                say(f"ucx_perftest, get of {name}: hangs")
+            finally:
+                server.kill()
+                server.wait()
 
 
 def bare(b):
@@ -384,16 +443,26 @@ def main():
     copies = [int(word) for word in sys.argv[1:]] or [60 if kit.REHEARSE else 1000]
     say("starts")
     libraries = os.environ.get("KVC_UCX", "libucp.so.0").split(",")
+    cuda = os.environ.get("KVC_UCX_CUDA")
+    ways = os.environ.get("KVC_BENCH_WAYS", "gpu exact bare nixl perftest views").split()
     a, b = sides()
     with kit.several(a, b):
         say(b.call("machine"))
-        for library in libraries:
+        if "gpu" in ways and cuda:
+            with hosts("exact", cuda, a, b, "tcp,cuda_copy,cuda_ipc") as asker:
+                measure(asker, a, b, copies[0], into_gpu=not kit.REHEARSE)
+        for library in libraries if "exact" in ways else []:
             with hosts("exact", library, a, b) as asker:
                 measure(asker, a, b, copies[0])
-        bare(b)
-        nixl(a, b, copies[0])
-        with hosts("views", libraries[0], a, b) as asker:
-            measure(asker, a, b, copies[-1])
+        if "bare" in ways:
+            bare(b)
+        if "nixl" in ways:
+            nixl(a, b, copies[0])
+        if "perftest" in ways and cuda:
+            perftest(cuda)
+        if "views" in ways:
+            with hosts("views", libraries[0], a, b) as asker:
+                measure(asker, a, b, copies[-1])
 
 
 if __name__ == "__main__":
