@@ -43,6 +43,12 @@ struct batch {
     /* Blocks, a bit each: that an operation brings, that are here, that the pool looks at, or has
      * looked at. */
     uint64_t coming, came, taken, judged;
+    /* Blocks of messages that seem to be here, though their operation has not completed: what was
+     * marked before they were asked for has been written over. Verified, they are here; those
+     * that were looked at in vain are doubted until they came. */
+    uint64_t seen, doubted;
+    uint64_t certain; /* of those that the pool looks at: they have come */
+    uint32_t peek;    /* the first block that was not seen */
     struct batch_piece pieces[KVC_CHUNK_BLOCKS]; /* each at its first block */
     void (*ready)(struct batch *b);
     uv_work_t work;
@@ -64,6 +70,8 @@ void batch_begin(struct batch *b);
 /* After anything has happened to it: what is here and was not looked at is unpacked and verified;
  * it ends when nothing is left to come. */
 void batch_settle(struct batch *b);
+/* Before they are asked for: so that it can be seen when they are here. */
+void batch_mark(struct batch *b);
 /* Gives its slots memory, and goes on with `ready`. */
 void batch_make_ready(struct batch *b, void (*ready)(struct batch *b));
 

@@ -301,6 +301,8 @@ static kvc_status choose_view(struct batch *b)
 static void ask(struct batch *b)
 {
     batch_set_state(b, BATCH_ASKED);
+    if (b->mode == MESSAGE_SEND)
+        batch_mark(b);
     send_fetch(b);
 }
 

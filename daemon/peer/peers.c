@@ -304,7 +304,8 @@ void peers_tick_soon(struct peers *peers)
 
 static kvc_status open_transport(struct peers *peers, char *why, size_t size)
 {
-    const struct ucx_worker_events asking = {.arg = peers, .message = batch_message};
+    const struct ucx_worker_events asking = {
+        .arg = peers, .message = batch_message, .progressed = batch_peek_all};
     const struct ucx_worker_events serving = {
         .arg = peers, .expects = guest_is_expected, .called = guest_called};
     char text[UCX_WHY_MAX];
@@ -450,7 +451,7 @@ uint32_t peers_count(const struct peers *peers)
 {
     const struct peer *peer;
     uint32_t n = peers->handles + peers->n_guests + peers->n_fetches + peers->n_batches +
-                 peers->n_services + peers->workers;
+                 peers->n_services + peers->n_warmings + peers->workers;
 
     list_for_each(peer, &peers->list, link)
         n += peer->state != PEER_STOPPED;

@@ -145,7 +145,7 @@ struct peers {
     char directory_host[PEER_NAME_MAX], directory_port[8];
     uint32_t tenant; /* of peers that name none, and of the directory */
     struct list list, guests, fillers, fetches, shapes;
-    uint32_t n_peers, n_guests, n_fetches, n_batches, n_services;
+    uint32_t n_peers, n_guests, n_fetches, n_batches, n_services, n_warmings;
     uint64_t next_id; /* of queries and batches: begins at random, so that no stranger guesses it */
     uint64_t passes;  /* over the fetches */
     uint64_t bytes;   /* in flight to this daemon */
@@ -263,6 +263,7 @@ void batch_link_lost(struct peer *peer);     /* what waits ends; what runs waits
 void batch_endpoint_gone(struct peer *peer); /* now it ends, too */
 void batch_look(struct peer *peer, uint64_t now);
 ucx_message_cb batch_message;
+void batch_peek_all(void *arg); /* a peers': whether more of what is coming can be verified */
 
 /* fetch*.c */
 void fetch_answer(struct peer *peer, const struct message_answer *answer);

@@ -74,6 +74,7 @@ struct ucx_worker_events {
      * be accepted inside the call, or he is refused. */
     bool (*expects)(void *arg, const struct sockaddr_storage *from);
     void (*called)(void *arg, uint64_t number, struct ucx_call *call);
+    void (*progressed)(void *arg); /* something has happened; NULL is fine */
 };
 kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, const struct ucx_worker_events *events,
                            struct ucx_worker **worker);

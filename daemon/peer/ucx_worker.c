@@ -255,6 +255,8 @@ static void prepare_cb(uv_prepare_t *prepare)
         more = deliver(w) || more;
         more = end_closed(w) || more;
         any = any || more;
+        if (more && w->events.progressed != NULL)
+            w->events.progressed(w->events.arg);
     }
     if (!may_sleep(w, any))
         more = true;

@@ -299,6 +299,23 @@ START_TEST(T11_the_wire_goes_on_while_a_batch_is_unpacked)
 END_TEST
 
 /* Two workers that miss the same blocks: they come once. */
+/* Messages are looked at before UCX says that they have come: what is wrong then is looked at again
+ * afterwards. */
+START_TEST(T11_what_seems_to_be_here_is_verified_until_it_is)
+{
+    struct daemon *asker;
+
+    begin(2, "exact");
+    asker = p.daemons[1];
+    engine_put(&a, 100, 256);
+    daemon_fault_arm(asker, "peer.peek", 0, UINT32_MAX);
+    engine_verify_all(&b, 100, 256);
+    ck_assert_uint_gt(daemon_fault_fired(asker, "peer.peek"), 0);
+    let_holds_end();
+    end();
+}
+END_TEST
+
 START_TEST(two_lookups_of_the_same_blocks)
 {
     struct engine c;
@@ -396,5 +413,6 @@ CHECK_MAIN_LOOPS(
     {T9_runs_of_several_sources_are_one_prefix, 1, 2}, {T19_a_run_comes_from_one_source, 0, 0},
     {a_prefix_that_is_here_goes_on_at_a_peer, 1, 2}, {T14_nothing_stays_leased_at_the_source, 1, 2},
     {T12_a_refusal_is_a_miss, 1, 2}, {T11_the_wire_goes_on_while_a_batch_is_unpacked, 0, 0},
+    {T11_what_seems_to_be_here_is_verified_until_it_is, 0, 0},
     {two_lookups_of_the_same_blocks, 0, 0}, {a_fetch_is_declined, 0, 0},
     {T7_the_tool_shows_lane_mode_and_reason, 0, 0}, {fetches_that_nobody_asks_for, 0, 0})
