@@ -106,6 +106,7 @@ void service_finish(struct service *s, bool served)
     const bool staged = s->stage < PEERS_STAGES;
 
     end(s, served);
+    service_warm_next(g);
     serve_start_some(g);
     if (staged)
         list_for_each(other, &peers->guests, link)
@@ -190,6 +191,7 @@ static bool begin(struct service *s)
         g->n_running++;
         g->n_waiting--;
         s->peers->sending += s->bytes;
+        service_warm_next(g);
     } else {
         if (s->lane < PEER_LANES)
             g->lanes.used[s->lane] = false;
