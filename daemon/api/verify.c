@@ -82,7 +82,7 @@ static void batch_done(void *arg)
 {
     struct verify *v = arg;
 
-    for (uint32_t i = 0; i < v->n; i++) {
+    for (uint32_t i = v->n; i-- > 0;) {
         const struct store_copy *copy = &v->copies[i];
         const kvc_status status = v->slots[i].status;
         const bool bad = status == KVC_E_CHECKSUM;

@@ -37,8 +37,23 @@ static void note_loose(struct store *store, const struct block *block, enum tier
         slots_set_loose(store->slots[tier], block->slot[tier], after != ORDER_NONE);
 }
 
-/* Puts a block into the orders that its state calls for. used: as the hottest of them. */
-static void settle(struct store *store, uint32_t id, bool used)
+/* At its place. beside: where it was before, in this tier; or BLOCK_NONE. */
+static void place(struct store *store, struct policy *policy, uint32_t id, enum order order,
+                  uint32_t beside)
+{
+    const struct block *block = blocks_get(store->blocks, id), *other;
+
+    other = beside != BLOCK_NONE ? blocks_get(store->blocks, beside) : NULL;
+    if (other && other->order[policy->tier] == order &&
+        store_partition(store, other) == store_partition(store, block))
+        policy->ops->place_near(policy, id, beside);
+    else
+        policy->ops->place(policy, id);
+}
+
+/* Puts a block into the orders that its state calls for. used: as the hottest of them. Else by its
+ * last use, which is beside these blocks, if it was not long away; NULL: anywhere. */
+static void settle_beside(struct store *store, uint32_t id, bool used, const uint32_t *beside)
 {
     struct block *block = blocks_get(store->blocks, id);
     struct partition *partition = store_partition(store, block);
@@ -59,12 +74,17 @@ static void settle(struct store *store, uint32_t id, bool used)
         if (next != ORDER_NONE && used)
             policy->ops->add(policy, id);
         else if (next != ORDER_NONE)
-            policy->ops->place(policy, id);
+            place(store, policy, id, next, beside ? beside[tier] : BLOCK_NONE);
         if (next != ORDER_NONE && policy->count == 1)
             partition_gives(partition, next);
         if (next == ORDER_CLEAN || next == ORDER_DIRTY || now == ORDER_CLEAN)
             room_changed(partition, next == ORDER_CLEAN);
     }
+}
+
+static void settle(struct store *store, uint32_t id, bool used)
+{
+    settle_beside(store, id, used, NULL);
 }
 
 /*
@@ -105,7 +125,7 @@ static void collect(struct store *store, uint32_t id)
 }
 
 /* One keeper less. */
-static void loosen(struct store *store, uint32_t id, bool used)
+static void loosen(struct store *store, uint32_t id, bool used, const uint32_t *beside)
 {
     struct block *block = blocks_get(store->blocks, id);
 
@@ -117,7 +137,7 @@ static void loosen(struct store *store, uint32_t id, bool used)
         return;
     if (used)
         stamp(store, block);
-    settle(store, id, used);
+    settle_beside(store, id, used, beside);
     if (block->save == BLOCK_HOT) {
         block->save = 0;
         moving_promote(store, id);
@@ -151,7 +171,7 @@ void keep_unlease(struct store *store, uint32_t id)
     if (--block->leases > 0)
         return;
     count_leased(store, block, -1);
-    loosen(store, id, true);
+    loosen(store, id, true, NULL);
 }
 
 void keep_hold(struct store *store, uint32_t id)
@@ -169,7 +189,30 @@ void keep_release(struct store *store, uint32_t id, bool used)
 
     assert(block->held > 0);
     if (--block->held == 0)
-        loosen(store, id, used);
+        loosen(store, id, used, NULL);
+}
+
+void keep_hold_aside(struct store *store, uint32_t id, uint32_t beside[TIER_COUNT])
+{
+    const struct block *block = blocks_get(store->blocks, id);
+    const struct partition *partition = store_partition(store, block);
+
+    for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {
+        const enum order order = block->order[tier];
+        const struct policy *policy = &partition->orders[order];
+
+        beside[tier] = order == ORDER_NONE ? BLOCK_NONE : policy->ops->neighbour(policy, id);
+    }
+    keep_hold(store, id);
+}
+
+void keep_put_back(struct store *store, uint32_t id, const uint32_t beside[TIER_COUNT])
+{
+    struct block *block = blocks_get(store->blocks, id);
+
+    assert(block->held > 0);
+    if (--block->held == 0)
+        loosen(store, id, false, beside);
 }
 
 void keep_load(struct store *store, uint32_t id, enum tier_kind tier)
@@ -189,7 +232,7 @@ void keep_unload(struct store *store, uint32_t id, enum tier_kind tier)
     assert(block->loads[tier] > 0);
     store_record(store, tier, block->slot[tier])->loads--;
     if (--block->loads[tier] == 0)
-        loosen(store, id, true);
+        loosen(store, id, true, NULL);
 }
 
 /* A tier has the block from now on, or no longer. Of what was flushed that has been told. */

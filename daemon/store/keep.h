@@ -27,6 +27,13 @@ void keep_hold(struct store *store, uint32_t id);
 /* used false: the hold was no use of it, it keeps its place in the eviction order. */
 void keep_release(struct store *store, uint32_t id, bool used);
 
+/*
+ * A hold of one that is only looked at: it goes back to where it was beside these, one of each
+ * tier, in a time that does not grow with the orders if what was taken last is put back first.
+ */
+void keep_hold_aside(struct store *store, uint32_t id, uint32_t beside[TIER_COUNT]);
+void keep_put_back(struct store *store, uint32_t id, const uint32_t beside[TIER_COUNT]);
+
 /* Open loads from one of its tiers. */
 void keep_load(struct store *store, uint32_t id, enum tier_kind tier);
 void keep_unload(struct store *store, uint32_t id, enum tier_kind tier);

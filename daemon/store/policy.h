@@ -22,15 +22,19 @@ struct policy {
 
 struct policy_ops {
     const char *name;
-    void (*add)(struct policy *policy, uint32_t block);    /* as just used */
+    void (*add)(struct policy *policy, uint32_t block); /* as just used */
     /*
      * Puts a block in at the place that last_use in its record of this tier gives it, not as just
      * used: it was taken out for a copy, or comes from another order.
      */
     void (*place)(struct policy *policy, uint32_t block);
-    void (*touch)(struct policy *policy, uint32_t block);  /* used again */
+    /* The same, looked for from a block that is inside. */
+    void (*place_near)(struct policy *policy, uint32_t block, uint32_t near);
+    /* One that it is beside, to be put back near; BLOCK_NONE: it is the only one. */
+    uint32_t (*neighbour)(const struct policy *policy, uint32_t block);
+    void (*touch)(struct policy *policy, uint32_t block); /* used again */
     void (*remove)(struct policy *policy, uint32_t block);
-    uint32_t (*victim)(const struct policy *policy);       /* stays inside; BLOCK_NONE if empty */
+    uint32_t (*victim)(const struct policy *policy); /* stays inside; BLOCK_NONE if empty */
 };
 
 void policy_init(struct policy *policy, const struct policy_ops *ops, struct blocks *blocks,

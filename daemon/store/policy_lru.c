@@ -96,27 +96,46 @@ static bool step(const struct policy *policy, uint32_t *at, uint64_t when, uint3
  * of their last use, so the next one belongs a little behind the one before, however many hotter
  * and colder ones there are.
  */
-static void lru_place(struct policy *policy, uint32_t block)
+static void place_from(struct policy *policy, uint32_t block, uint32_t from)
 {
     uint64_t when = last_use(policy, block);
-    uint32_t finger = policy->finger, cold = policy->head, hot = policy->tail;
-    uint32_t prev = BLOCK_NONE;
-    bool found = finger == BLOCK_NONE;
+    uint32_t cold = policy->head, hot = policy->tail, prev = BLOCK_NONE;
+    bool found = from == BLOCK_NONE;
 
     while (!found) {
         policy->steps++;
-        found = step(policy, &finger, when, &prev) || step(policy, &hot, when, &prev) ||
+        found = step(policy, &from, when, &prev) || step(policy, &hot, when, &prev) ||
                 step(policy, &cold, when, &prev);
     }
     insert_behind(policy, prev, block);
-    policy->finger = block;
     policy->count++;
+}
+
+static void lru_place(struct policy *policy, uint32_t block)
+{
+    place_from(policy, block, policy->finger);
+    policy->finger = block;
+}
+
+/* The place found last stays what it is: it is of those that are cleaned. */
+static void lru_place_near(struct policy *policy, uint32_t block, uint32_t near)
+{
+    place_from(policy, block, near);
+}
+
+static uint32_t lru_neighbour(const struct policy *policy, uint32_t block)
+{
+    const struct policy_link *link = link_of(policy, block);
+
+    return link->prev != BLOCK_NONE ? link->prev : link->next;
 }
 
 const struct policy_ops policy_lru = {
     .name = "lru",
     .add = lru_add,
     .place = lru_place,
+    .place_near = lru_place_near,
+    .neighbour = lru_neighbour,
     .touch = lru_touch,
     .remove = lru_remove,
     .victim = lru_victim,

@@ -116,7 +116,7 @@ enum store_walk store_walk_copies(struct store *store, uint64_t *cursor, uint32_
             .layout = table_layout(store->table, table_part(store->table, block->part)->layout),
             .checksum = record->checksum,
         };
-        keep_hold(store, id);
+        keep_hold_aside(store, id, copy->beside);
         keep_load(store, id, tier);
         store->reading[tier]++;
         return STORE_WALK_FOUND;
@@ -136,6 +136,6 @@ void store_give_copy(struct store *store, const struct store_copy *copy, bool ba
         pin_drop(store, copy->block);
         keep_doom(store, copy->block);
     }
-    keep_release(store, copy->block, false);
+    keep_put_back(store, copy->block, copy->beside);
     store_settle(store);
 }

@@ -50,7 +50,8 @@ struct store_copy {
     enum tier_kind tier;
     uint64_t offset; /* bytes from the tier's start */
     const struct table_layout *layout;
-    uint64_t checksum; /* that was saved with it */
+    uint64_t checksum;           /* that was saved with it */
+    uint32_t beside[TIER_COUNT]; /* its place in the eviction orders */
 };
 /*
  * The next copy that has a checksum; *unchecked grows by the copies passed over that have none. A
@@ -58,7 +59,8 @@ struct store_copy {
  */
 enum store_walk store_walk_copies(struct store *store, uint64_t *cursor, uint32_t *steps,
                                   uint64_t *unchecked, struct store_copy *copy);
-/* bad: it does not match its checksum, and the block is dropped, if it still is one. */
+/* Those that were taken last are given back first. bad: it does not match its checksum, and the
+ * block is dropped, if it still is one. */
 void store_give_copy(struct store *store, const struct store_copy *copy, bool bad);
 /* Where a cursor of theirs ends. */
 uint64_t store_walk_copies_end(const struct store *store);

@@ -8,7 +8,7 @@
 // The folder's path, the same at each call within a test; short enough for a socket's name in it.
 const char *tmpdir_path(void);
 
-// "<folder>/<name>" in a string of the test's own, which lives as long as the test.
+// "<folder>/<name>", good until fifteen more were asked for.
 const char *tmpdir_file(const char *name);
 
 // For check_main: at the end of a test; and of all that tests of this runner left.
