@@ -123,6 +123,8 @@ GPU_PY_BENCH := $(filter-out $(SERVE),$(sort $(wildcard tests/gpu/bench_*.py)))
 GPU_PY_NEEDS := $(addprefix $(RELEASE)/,kvcached kvcachectl libkvcache.so.0)
 FAKE         := $(RELEASE)/tests/gpu/fake
 FAKE_GPU     := $(addprefix $(FAKE)/,libcuda.so.1 libnvidia-ml.so.1)
+# In front of the system's UCX, where that can be linked.
+FAKE_UCX     := $(if $(UCX),$(FAKE)/libucp-gpu.so.0)
 FAKE_TESTS   := $(patsubst $(RELEASE)/tests/gpu/%,$(FAKE)/%,$(filter $(GPU_DAEMONS),$(GPU_TESTS)))
 
 # Tests of the daemon's lines that run on the host device and again, unchanged, on a GPU, and on the
@@ -244,7 +246,7 @@ check-gpu-sanitizer: $(GPU_TESTS) ## the kernels, and a scene of each way to cop
 	run $(RELEASE)/tests/gpu/test_daemon_gpu "saved by one"; \
 	run $(RELEASE)/tests/gpu/test_lend_daemon_gpu "lent by a handle"
 
-check-fake-gpu: $(FAKE_TESTS) $(FAKE_GPU) $(FAKE_LINES) ## the same on a driver without a GPU
+check-fake-gpu: $(FAKE_TESTS) $(FAKE_GPU) $(FAKE_UCX) $(FAKE_LINES) ## the same on a driver without a GPU
 	@KVC_TEST_LONG=1 scripts/run-tests --build $(RELEASE) $(FAKE_TESTS) $(FAKE_LINES)
 
 bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against one copy, and with torch what engines see
@@ -468,5 +470,9 @@ $(RELEASE)/tests/gpu/fake/libnvidia-ml.so.1: $(RELEASE)/obj/tests/gpu/fake/libnv
 $(FAKE_GPU):
 	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-z,nodelete \
 	    -Wl,-soname,$(@F) -o $@ $^
+
+$(RELEASE)/tests/gpu/fake/libucp-gpu.so.0: $(RELEASE)/obj/tests/gpu/fake/libucp.o
+	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-soname,$(@F) -o $@ $^ \
+	    -Wl,--no-as-needed -lucp
 
 -include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)

@@ -89,16 +89,16 @@ static void begin_with(const struct setting *setting, int n)
                            output, sizeof(output));
     if (strstr(output, "UCX") != NULL || strstr(output, "built without") != NULL)
         scene_waive("no UCX");
-    scene_daemon_start(&source,
-                       (const char *[]){"--peer-listen", address, "--ucx", ucx, "--transfer",
-                                        setting->transfer, "--gpu-memory", setting->memory,
-                                        "--gpu-bytes", "64M", "--host-bytes", "64M", NULL});
+    scene_daemon_start(&source, (const char *[]){"--peer-listen", address, "--ucx", ucx,
+                                                 "--transfer", setting->transfer, "--gpu-memory",
+                                                 setting->memory, "--gpus", "all", "--gpu-bytes",
+                                                 "64M", "--host-bytes", "64M", NULL});
     for (int i = 0; i < n; i++)
         scene_daemon_start(&askers[i],
                            (const char *[]){"--peers", address, "--ucx", ucx, "--transfer",
                                             setting->transfer, "--gpu-memory", setting->memory,
-                                            "--gpu-bytes", setting->gpu_bytes, "--host-bytes",
-                                            "128M", NULL});
+                                            "--gpus", "all", "--gpu-bytes", setting->gpu_bytes,
+                                            "--host-bytes", "128M", NULL});
 }
 
 static void begin(const char *transfer, int n)
@@ -171,6 +171,17 @@ static void into_a_small_gpu(void)
     mapped("legacy", "16M", 1);
 }
 
+// What cannot be mapped here goes as it does without such transports.
+static void apart(void)
+{
+    const char *ucx = getenv("KVC_UCX");
+
+    if (ucx == NULL || strstr(ucx, "libucp-gpu") == NULL)
+        scene_waive("this UCX is a real one");
+    setenv("KVC_FAKE_UCX_APART", "1", 1);
+    mapped("legacy", "64M", 0);
+}
+
 // Not every UCX maps memory that has descriptors; where it does not, it goes as without.
 static void with_descriptors(void)
 {
@@ -198,6 +209,7 @@ static const struct scene_test tests[] = {
     {"from GPU to GPU", from_gpu_to_gpu, 0},
     {"into a GPU that has little room", into_a_small_gpu, 0},
     {"GPU memory with descriptors", with_descriptors, 0},
+    {"GPU memory that is not to be mapped", apart, 0},
 };
 
 int main(int argc, char **argv)
