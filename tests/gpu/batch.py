@@ -18,7 +18,7 @@ class Request(serve.Sequence):
         self.cancel = cancel
         self.ids = []
         self.own = self.gpu = self.host = 0  # blocks that were not computed, by where they were
-        self.loading = self.judge = None
+        self.loading = self.judge = self.behind = None
         self.cancelled = False
 
 
@@ -36,6 +36,7 @@ class Batch(serve.Engine):
         self.pool = Pool(1, blocks, caching)
         self.unused = list(range(self.rows))
         self.leaving = []  # their blocks are still read
+        self.hides = float("inf")  # seconds that a step may wait for a load
 
     def place(self, s):
         self.lists[s.row] = s.ids
@@ -73,11 +74,22 @@ class Batch(serve.Engine):
         for i in range(first // self.size, s.computed // self.size):
             self.pool.filled(s.keys[i * 16 : i * 16 + 16], s.ids[i])
 
-    def _prefill_step(self, s):
-        before = s.computed
-        done = self.step_prefill(s)
-        self._fill(s, before)
-        return done
+    def _step(self, ready, running):
+        """One chunk of the first that is ready, and a token of all that run; whether the chunk was
+        the prompt's last. Enqueued so that a load has the time of the decoding."""
+        s, b = ready[0] if ready else None, 0
+        size = self.put_prefill(s) if s else 0
+        if running:
+            b = self.put_decode(running)
+            self.decode[b]()
+        done = False
+        if s:
+            if self.hook is not None:
+                self.hook.before(self, s)
+            before = s.computed
+            done = self.go_prefill(s, size)
+            self._fill(s, before)
+        return done, self.d_next[:b].tolist()  # waits for the step
 
     def run(self, requests, most):
         """Serves them all, at most so many at a time. Seconds, and the times between two tokens of
@@ -105,6 +117,8 @@ class Batch(serve.Engine):
                     self._fill(s, s.own * self.size)
                     loading.remove(s)
                     ready.append(s)
+            if not running:
+                self.hides = float("inf")  # nobody else waits
             if not ready and not running:
                 before = None
                 if not loading and not self.leaving and waiting:
@@ -112,13 +126,10 @@ class Batch(serve.Engine):
                         raise RuntimeError(f"a request is larger than the engine; {self.pool}")
                     time.sleep(max(0.0, waiting[0].at - now))
                 continue
-            done = self._prefill_step(ready[0]) if ready else False
-            made, first = [], 0
-            if running:
-                b = self.step_decode(running)
-                made = self.d_next[:b].tolist()  # waits for the step
-            if done:
-                first = int(self.p_next)
+            at = time.perf_counter()
+            done, made = self._step(ready, running)
+            first = int(self.p_next) if done else 0
+            self.hides = (time.perf_counter() - at) / 2
             now = time.perf_counter() - begin
             if running and before is not None:
                 gaps.append(now - before)

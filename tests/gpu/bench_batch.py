@@ -56,18 +56,27 @@ ALL = (*WARM, "chat", "cancel", "verify", "break", "second", "second-host", "han
 class Bench:
     def __init__(self, name, said):
         self.name, self.said, self.sizes = name, said, SIZES[name]
-        self.stream = None
+        self.stream = self.two = None
 
     def streams(self):
         """The engine and the daemon of the streams, which stay."""
         if self.stream is None:
+            self.close()
             self.stream = serving.Stream(self.name, self.sizes)
         return self.stream
 
+    def pair(self):
+        """Two engines on one GPU, which stay."""
+        if self.two is None:
+            self.close()
+            self.two = handed.Pair(self.name)
+        return self.two
+
     def close(self, failed=None):
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            stream.close(failed)
+        stay, self.stream, self.two = (self.stream, self.two), None, None
+        for one in stay:
+            if one is not None:
+                one.close(failed)
 
     def ways(self, workload):
         return [w for w in self.said.ways
@@ -88,13 +97,16 @@ class Bench:
         elif workload == "break":
             handed.break_even(self.name)
         elif workload == "second":
-            handed.table([handed.pair(self.name, workload, rounds)])
+            handed.table([self.pair().run(workload, rounds)])
         elif workload == "second-host":
-            handed.table([handed.pair(self.name, workload, rounds, gpu_tier=False)])
+            handed.table([self.pair().run(workload, rounds, gpu_tier=False)])
         elif workload == "handoff":
-            handed.table([handed.pair(self.name, "handoff, one GPU", rounds)])
+            handed.table([self.pair().run("handoff, one GPU", rounds)])
             kit.need_gpus(2)
-            handed.table([handed.pair(self.name, "handoff, two GPUs", rounds, gpus=(0, 1))])
+            self.close()
+            self.two = handed.Pair(self.name, (0, 1))
+            handed.table([self.two.run("handoff, two GPUs", rounds)])
+            self.close()
         else:
             raise RuntimeError("there is no such workload")
 

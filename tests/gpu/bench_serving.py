@@ -71,7 +71,7 @@ class Server:
         vocab = self.engine.model.shape.vocab
         return [self.random.randrange(vocab) for _ in range(n)]
 
-    def arrivals(self):
+    def arrivals(self, incoming=None):
         """TTFT of each prompt, gaps of the background (s), tokens a second, saves given up."""
         template, keys = self._tokens(self.template), fresh_keys(self.template // 16)
         engine, hook = self.engine, self.engine.hook
@@ -82,8 +82,8 @@ class Server:
             engine.step_prefill(s)
             s.tokens.append(1)
             background.append(s)
-        incoming = []
-        for i in range(self.incoming):
+        arriving = []
+        for i in range(incoming or self.incoming):
             row = self.background + i
             engine.share(row, 0, self.template // 16)
             tokens = template + self._tokens(self.prompt - self.template)
@@ -91,12 +91,12 @@ class Server:
             s = serve.Sequence(row, tokens, all_keys, self.output,
                                i * INTERVAL_S[self.name])
             s.computed = self.template
-            incoming.append(s)
+            arriving.append(s)
         kit.sync(engine.torch)
         engine.hook = hook
-        gaps, tokens, seconds = engine.serve(background, incoming)
+        gaps, tokens, seconds = engine.serve(background, arriving)
         dropped = getattr(hook, "dropped", 0)
-        return [s.first - s.at for s in incoming], gaps, tokens / seconds, dropped
+        return [s.first - s.at for s in arriving], gaps, tokens / seconds, dropped
 
     def compute(self, seed, keys):
         """A prompt in an idle engine, from the beginning, saved if there is a hook. s."""
@@ -149,7 +149,7 @@ def arrivals(name, server, socket, rounds, ways):
             print(f"  {why}")
             continue
         if way in ("none", "kvcached"):
-            server.call("arrivals")
+            server.call("arrivals", 4)
         usable.append(way)
     for r in range(rounds):
         for way in usable if r % 2 == 0 else reversed(usable):

@@ -1,5 +1,6 @@
 """Prompts that another process has computed, and from which length on loading them pays."""
 
+import figures
 import kit
 import workloads
 from kit import Daemon, Remote
@@ -27,45 +28,62 @@ def daemon(name, blocks, gpu_tier, *more):
     return d
 
 
-def pair(name, how, rounds, gpu_tier=True, gpus=(0, 0)):
-    """One process computes prompts, the other goes on: TTFT there, beside what computing it and
-    what its own prefix hit take. Tokens have to be equal."""
-    blocks, found = HIT[name], {"cold": [], "own": [], **{way: [] for way in COPIES}}
-    same, tiers = True, [0, 0]
-    most, pool = blocks + OUTPUT // 16 + 2, 4 * blocks + 32
-    more = ("--gpus", "all") if gpus[0] != gpus[1] else ()
-    with daemon(name, 3 * blocks, gpu_tier, *more) as d:
-        with Remote(Server, name, 4, most, pool, gpus[0]) as a, (
-                Remote(Server, name, 4, most, pool, gpus[1])) as b:
-            for way in COPIES:
-                why = a.call("use", way, d.socket, 0, save_ms=kit.MS) or b.call(
-                    "use", way, d.socket, 0, min_tokens=0)
-                if why:
-                    print(f"  {why}")
-                    continue
-                for r in range(-2, 3 * rounds):
-                    prompt = workloads.Prompt([(f"{how} {way} {r}", blocks)], 1)
-                    a.call("serve", [prompt], 1)
-                    a.call("waited", prompt.keys())
-                    prompt.output = OUTPUT
-                    loaded = b.call("serve", [prompt], 1).requests[0]
-                    own = b.call("serve", [prompt], 1).requests[0]
-                    other = workloads.Prompt([(f"{how} cold {way} {r}", blocks)], 1)
-                    cold = b.call("serve", [other], 1).requests[0]
-                    same = same and loaded.tokens == own.tokens
-                    assert loaded.gpu + loaded.host == blocks, loaded
-                    if r >= 0:
-                        found["cold"].append(cold.first)
-                        found["own"].append(own.first)
-                        found[way].append(loaded.first)
-                        tiers[0] += loaded.gpu
-                        tiers[1] += loaded.host
-    own = kit.median(found["own"])
-    return [name, how, blocks * 16, kit.spread(found["cold"], 1e3), kit.spread(found["own"], 1e3),
-            *(cell for way in COPIES for cell in (
-                (kit.spread(found[way], 1e3), f"{kit.median(found[way]) / own:.2f}")
-                if found[way] else ("-", "-"))),
-            f"{tiers[0]} / {tiers[1]}", "yes" if same else "NO"]
+class Pair:
+    """Two engines of one model, which stay."""
+
+    def __init__(self, name, gpus=(0, 0)):
+        self.name, self.gpus, blocks = name, gpus, HIT[name]
+        most, pool = blocks + OUTPUT // 16 + 2, 4 * blocks + 32
+        self.first, self.second = kit.side_by_side(
+            *(lambda gpu=gpu: Remote(Server, name, 4, most, pool, gpu) for gpu in gpus))
+
+    def close(self, failed=None):
+        self.first.__exit__(failed)
+        self.second.__exit__(failed)
+
+    def run(self, how, rounds, gpu_tier=True):
+        """One computes prompts, the other goes on: TTFT there, beside what computing it and what
+        its own prefix hit take. Tokens have to be equal."""
+        found, tiers = {"cold": [], "own": [], **{way: [] for way in COPIES}}, [0, 0]
+        more = ("--gpus", "all") if self.gpus[0] != self.gpus[1] else ()
+        with daemon(self.name, 3 * HIT[self.name], gpu_tier, *more) as d:
+            same = all([self._way(way, how, rounds, d.socket, found, tiers) for way in COPIES])
+            for server in (self.first, self.second):
+                server.call("close")
+        own = kit.median(found["own"])
+        return [self.name, how, HIT[self.name] * 16, kit.spread(found["cold"], 1e3),
+                kit.spread(found["own"], 1e3), *(cell for way in COPIES for cell in (
+                    (kit.spread(found[way], 1e3), f"{kit.median(found[way]) / own:.2f}")
+                    if found[way] else ("-", "-"))),
+                f"{tiers[0]} / {tiers[1]}", "yes" if same else "NO"]
+
+    def _way(self, way, how, rounds, socket, found, tiers):
+        a, b, blocks, same = self.first, self.second, HIT[self.name], True
+        why = a.call("use", way, socket, 0, save_ms=kit.MS) or b.call(
+            "use", way, socket, 0, min_tokens=0, save_ms=kit.MS)
+        if why:
+            print(f"  {why}")
+            return True
+        for r in range(-2, 3 * rounds):
+            prompt = workloads.Prompt([(f"{how} {way} {r}", blocks)], 1)
+            a.call("serve", [prompt], 1)
+            a.call("waited", prompt.keys())
+            prompt.output = OUTPUT
+            loaded = b.call("serve", [prompt], 1).requests[0]
+            own = b.call("serve", [prompt], 1).requests[0]
+            other = workloads.Prompt([(f"{how} cold {way} {r}", blocks)], 1)
+            cold = b.call("serve", [other], 1).requests[0]
+            same = same and loaded.tokens == own.tokens
+            assert loaded.gpu + loaded.host == blocks, loaded
+            if r < 0:
+                continue
+            figures.line(model=self.name, workload=how, way=way, computed=cold.first,
+                         own=own.first, loaded=loaded.first, gpu=loaded.gpu, host=loaded.host)
+            for kind, s in (("cold", cold), ("own", own), (way, loaded)):
+                found[kind].append(s.first)
+            tiers[0] += loaded.gpu
+            tiers[1] += loaded.host
+        return same
 
 
 def break_even(name, repeats=7):

@@ -6,6 +6,7 @@ KVC_REHEARSE=1 it runs on the CPU with the host device and tiny shapes instead: 
 nothing, but every line of it has run.
 """
 
+import concurrent.futures
 import contextlib
 import multiprocessing
 import os
@@ -315,6 +316,12 @@ def run_tests(tests):
         sys.stdout.flush()
     print(f"{passed} passed, {failed} failed, {waived} waived")
     sys.exit(1 if failed else 0 if passed or not waived else WAIVED)
+
+
+def side_by_side(*makers):
+    """What they return, all called at a time: processes that take long to start."""
+    with concurrent.futures.ThreadPoolExecutor(len(makers)) as threads:
+        return [f.result() for f in [threads.submit(make) for make in makers]]
 
 
 @contextlib.contextmanager

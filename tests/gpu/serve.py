@@ -88,6 +88,10 @@ class Engine:
 
     def step_prefill(self, s):
         """One chunk; whether the prompt is done, with its first token on the host."""
+        return self.go_prefill(s, self.put_prefill(s))
+
+    def put_prefill(self, s):
+        """What go_prefill() reads; the size of the pass."""
         end = min(s.computed + self.chunk, s.prompt)
         n = end - s.computed
         size = next(size for size in self.prefill if size >= n)
@@ -96,6 +100,11 @@ class Engine:
         self._put(self.p_positions[:, :size], list(range(s.computed, end)) + [last] * pad)
         self._put(self.p_row, [s.row])
         self._put(self.p_last, [n - 1])
+        return size
+
+    def go_prefill(self, s, size):
+        end = min(s.computed + self.chunk, s.prompt)
+        n = end - s.computed
         if self.hook is not None:
             self.hook.starts(self, s, n)
         self.prefill[size]()
@@ -106,13 +115,18 @@ class Engine:
         return end == s.prompt
 
     def step_decode(self, running):
+        b = self.put_decode(running)
+        self.decode[b]()
+        return b
+
+    def put_decode(self, running):
+        """What decode[b] reads; b."""
         b = next(b for b in self.buckets if b >= len(running))
         pad = b - len(running)
         self._put(self.d_tokens[:b], [s.tokens[-1] for s in running] + [0] * pad)
         last = self.most * self.size - 1
         self._put(self.d_positions[:b], [len(s.tokens) - 1 for s in running] + [last] * pad)
         self._put(self.d_rows[:b], [s.row for s in running] + [self.rows] * pad)
-        self.decode[b]()
         return b
 
     def serve(self, background, incoming):

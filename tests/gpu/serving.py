@@ -54,10 +54,13 @@ class Stream:
         self.name, self.sizes = name, sizes
         self.block = {"0.5B": 192 << 10, "8B": 2 << 20, "tiny": 8192}[name]
         most = sizes.prefix + sizes.rest + -(-4 * sizes.output // 16) + 2
-        self.server = Remote(Server, name, ROWS, most, sizes.pool)
-        self.server.limit_s = 120
-        self.daemon, self.bytes = None, None
+        self.server = self.daemon = self.bytes = None
+        kit.side_by_side(lambda: self._start(most), self.with_tier)
         self.server.call("serve", self.prompts("first", 0, 8), 8)
+
+    def _start(self, most):
+        self.server = Remote(Server, self.name, ROWS, most, self.sizes.pool)
+        self.server.limit_s = 120
 
     def close(self, failed=None):
         self.server.__exit__(failed)
@@ -69,8 +72,8 @@ class Stream:
         """The daemon with so much of a GPU tier (None: its usual one)."""
         bytes_ = self.sizes.tier * self.block if bytes_ is None else bytes_
         if bytes_ != self.bytes:
-            self.server.call("close")
             if self.daemon is not None:
+                self.server.call("close")
                 self.daemon.__exit__(None)
                 self.daemon, self.bytes = None, None
             self.daemon = Daemon("--gpu-bytes", str(max(bytes_, 2 << 20)),

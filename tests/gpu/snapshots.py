@@ -25,6 +25,9 @@ class Snapshots:
     def starts(self, engine, s, n):
         pass
 
+    def before(self, engine, s):
+        pass
+
     def arrived(self, engine, s):
         pass
 

@@ -60,7 +60,6 @@ class Kvcached:
             self.client.close()
             raise Waived(f"kvcached {copy}: {why}") from None
         self.dropped, self.saves = 0, {}
-        self.side = None if kit.REHEARSE else engine.torch.cuda.Stream()
         self.declined = 0
         self.streams, self.timing, self.timed, self.passes = streams(gpu), None, [], 0
         self.break_even = BreakEven(min_tokens)
@@ -115,8 +114,9 @@ class Kvcached:
     # Of requests that come and go (batch.py).
 
     def admitted(self, engine, s, own, n):
-        """What the engine's own cache does not have is loaded: before the forward pass when all of
-        it is in the GPU tier, else beside it."""
+        """What the engine's own cache does not have is loaded: on the compute stream when all of
+        it is in the GPU tier; else beside it, and the request's forward pass is behind the load if
+        that will not take long, else some steps later."""
         s.saves = []
         if n <= own:
             return
@@ -131,17 +131,24 @@ class Kvcached:
             lease.release()
             return
         beside = lease.gpu < lease.blocks
-        if beside and self.side is not None:
-            self.side.wait_stream(engine.torch.cuda.current_stream())
+        if beside:
+            self.streams.after_compute()
         load = self.client.load(
             lease, self.part, s.ids[own : lease.blocks], first=own,
-            stream=self.side if beside else None)
+            stream=self.streams.side() if beside else None)
         lease.release()
         s.gpu, s.host = count - host, host
-        if beside:
+        if beside and host * engine.size * self.break_even.cost.host > engine.hides:
             s.loading = load
-        else:
-            s.judge, s.computed = load, lease.blocks * 16
+            return
+        s.judge, s.computed = load, lease.blocks * 16
+        s.behind = self.streams.mark() if beside else None
+
+    def before(self, engine, s):
+        """Its first forward pass is about to be enqueued."""
+        if s.behind is not None:
+            self.streams.compute_after(s.behind)
+            s.behind = None
 
     def arrived_at(self, engine, s):
         """Whether what is loaded beside the steps is there."""

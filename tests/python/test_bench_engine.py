@@ -24,16 +24,20 @@ class Still(batch.Batch):
         self.rows, self.most, self.size, self.chunk, self.hook = rows, blocks, 16, 64, hook
         self.lists = [[]] * rows
         self.d_next, self.p_next = array.array("q", [7] * rows), 7
+        self.decode = {b: lambda: None for b in range(1, rows + 1)}
         self.renew(blocks, True)
 
     def place(self, s):
         self.lists[s.row] = s.ids
 
-    def step_prefill(self, s):
-        s.computed = min(s.computed + self.chunk, s.prompt)
+    def put_prefill(self, s):
+        return self.chunk
+
+    def go_prefill(self, s, size):
+        s.computed = min(s.computed + size, s.prompt)
         return s.computed == s.prompt
 
-    def step_decode(self, running):
+    def put_decode(self, running):
         return len(running)
 
     def serve(self, prompts, most=4):
@@ -47,7 +51,7 @@ class Keeper:
     """A hook that has everything, some of which comes at once and some later."""
 
     def __init__(self, beside):
-        self.beside, self.looks, self.judges = beside, 2, 0
+        self.beside, self.looks, self.judges, self.passes = beside, 2, 0, 0
 
     def admitted(self, engine, s, own, n):
         s.gpu = n - own
@@ -62,6 +66,9 @@ class Keeper:
             return False
         s.loading, s.computed = None, (s.own + s.gpu) * 16
         return True
+
+    def before(self, engine, s):
+        self.passes += 1
 
     def judged(self, engine, s):
         self.judges += 1
@@ -93,7 +100,7 @@ class Engine(unittest.TestCase):
             engine = Still(4, 40, keeper)
             found = [engine.serve([prompt("a", 6)])[0] for _ in range(2)]
             self.assertEqual([(s.own, s.gpu) for s in found], [(0, 6), (6, 0)], beside)
-            self.assertEqual(keeper.judges, 0 if beside else 1)
+            self.assertEqual((keeper.judges, keeper.passes), (0 if beside else 1, 2))
 
     def test_a_stream_that_is_cancelled_ends_there(self):
         engine = Still(4, 40)
