@@ -14,6 +14,9 @@
 
 #include "daemon/base/fault.h"
 
+/* Meanwhile nothing else of the process can be mapped or unmapped, the loop's mappings included. */
+#define UNMAP_BYTES ((size_t)4 << 20)
+
 // The lowest descriptor to hand out: 0 to 2 are what stray prints go to.
 #define FD_LOWEST 3
 
@@ -103,8 +106,13 @@ int fd_map(int fd, size_t size, int prot, int flags, uint64_t offset, void **ret
 
 void fd_unmap(void *addr, size_t size)
 {
-    if (addr && munmap(addr, size) < 0)
-        assert(!"munmap of what is not a mapping");
+    uint8_t *at = addr;
+
+    for (size_t n; at && size > 0; at += n, size -= n) {
+        n = size < UNMAP_BYTES ? size : UNMAP_BYTES;
+        if (munmap(at, n) < 0)
+            assert(!"munmap of what is not a mapping");
+    }
 }
 
 #ifdef KVC_DEBUG

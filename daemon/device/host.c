@@ -23,6 +23,8 @@
 #define HUGE_BYTES   (2ull << 20)
 #define UNIT_BYTES   HUGE_BYTES /* populated, or not, as a whole */
 #define EXTENT_UNITS (KVC_EXTENT_BYTES_MAX / UNIT_BYTES)
+/* While pages are made nothing of the process can be mapped or unmapped: the loop's neither. */
+#define POPULATE_BYTES (1ull << 20)
 
 /*
  * An extent is one memfd, mapped into its place of one reserved range. Its pages come with
@@ -272,11 +274,14 @@ static int make_pages(struct device_slab *slab, uint32_t extent, uint64_t offset
         return -ENOMEM;
     if (fault_fires("device.old_kernel"))
         return make_pages_by_touching(slab, extent, offset, bytes);
-    while (madvise(base + first, offset + bytes - first, MADV_POPULATE_WRITE) < 0) {
-        if (errno == EINVAL)
-            return make_pages_by_touching(slab, extent, offset, bytes);
-        if (errno != EINTR && errno != EAGAIN)
-            return -errno;
+    for (uint64_t at = first, n; at < offset + bytes; at += n) {
+        n = offset + bytes - at < POPULATE_BYTES ? offset + bytes - at : POPULATE_BYTES;
+        while (madvise(base + at, n, MADV_POPULATE_WRITE) < 0) {
+            if (errno == EINVAL)
+                return make_pages_by_touching(slab, extent, offset, bytes);
+            if (errno != EINTR && errno != EAGAIN)
+                return -errno;
+        }
     }
     return 0;
 }
