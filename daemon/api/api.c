@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/api/discard.h"
 #include "daemon/api/gate.h"
 #include "daemon/api/loss.h"
 #include "daemon/api/session.h"
@@ -64,6 +65,13 @@ static void on_owner_free(void *ctx, struct owner *owner)
     session_free(s);
 }
 
+static void on_page_free(void *ctx, void *memory, size_t bytes, int fd)
+{
+    const struct api *api = ctx;
+
+    discard(api->config.loop, memory, bytes, fd);
+}
+
 static void on_extents(void *ctx, struct owner *owner, const uint32_t *withdrawn, uint32_t n,
                        bool granted)
 {
@@ -93,6 +101,7 @@ struct store_events api_store_events(struct api *api)
         .save_done = on_save_done,
         .room = on_room,
         .owner_free = on_owner_free,
+        .page_free = on_page_free,
         .block = on_block,
         .event = on_event,
         .extents = on_extents,

@@ -8,6 +8,7 @@
 #include "daemon/base/fd.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/store/owner.h"
 
 #define PAGE_BYTES ((size_t)KVC_PAGE_WORDS * KVC_PAGE_STRIDE)
 #define WORD_NONE  KVC_PAGE_WORDS
@@ -63,12 +64,19 @@ kvc_status page_create(struct owner *owner, struct page **ret)
 
 void page_destroy(struct page *page)
 {
+    const struct store_events *events;
+
     if (!page)
         return;
+    events = &page->owner->store->config.events;
     for (uint32_t i = 0; i < KVC_PAGE_WORDS; i++)
         list_remove(&page->words[i].watch);
-    fd_unmap(page->memory, PAGE_BYTES);
-    fd_close(page->fd);
+    if (events->page_free) {
+        events->page_free(events->ctx, page->memory, PAGE_BYTES, page->fd);
+    } else {
+        fd_unmap(page->memory, PAGE_BYTES);
+        fd_close(page->fd);
+    }
     mem_free(page);
 }
 

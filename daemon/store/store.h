@@ -15,6 +15,7 @@
 #define KVC_STORE_STORE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "daemon/base/histogram.h"
@@ -102,6 +103,11 @@ struct store_events {
     void (*block)(void *ctx, uint32_t part, const uint8_t *key, bool here);
     /* The same of each tier. The first block of a run comes first. */
     void (*event)(void *ctx, const struct store_event *event);
+    /*
+     * Nobody here uses this mapping and this descriptor, of a completion page, any more: to unmap
+     * and close them is the receiver's. NULL: the store does. Must not call the store.
+     */
+    void (*page_free)(void *ctx, void *memory, size_t bytes, int fd);
 };
 
 /* What may change while the store works. */
