@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/peer/directory_internal.h"
 
@@ -24,6 +25,10 @@ void directory_set_name(const struct directory *d, const char *node, uint32_t in
     n += (size_t)snprintf(name + n, SET_NAME_MAX - n, ":");
     for (uint32_t i = 0; i < KVC_FINGERPRINT_BYTES; i++)
         n += (size_t)snprintf(name + n, SET_NAME_MAX - n, "%02x", print[i]);
+    if (part->rule == STORE_RULE_WINDOW)
+        snprintf(name + n, SET_NAME_MAX - n, ":window:%u", part->window);
+    else if (part->rule == STORE_RULE_STATE)
+        snprintf(name + n, SET_NAME_MAX - n, ":state");
 }
 
 static void said_cb(redisAsyncContext *redis, void *reply, void *arg)
@@ -46,7 +51,7 @@ static bool is_shared(const struct directory *d, uint32_t index)
 {
     const struct table_part *part = table_part(store_table(d->config.peers->config.store), index);
 
-    return part->used && part->tenant == d->config.peers->tenant && part->rule == STORE_RULE_FULL;
+    return part->used && part->tenant == d->config.peers->tenant;
 }
 
 static void say_key(struct directory *d, uint32_t part, const uint8_t *key, bool here)
@@ -127,13 +132,36 @@ static void nodes_cb(redisAsyncContext *redis, void *arg, void *unused)
     }
 }
 
+/* Its time was over before it was refreshed: so was that of its sets, and what they had is gone. */
+static void lapse_cb(redisAsyncContext *redis, void *arg, void *unused)
+{
+    struct directory *d = redis->data;
+    const redisReply *reply = arg;
+
+    (void)unused;
+    if (d == NULL)
+        return;
+    if (d->owed > 0)
+        d->owed--;
+    if (reply == NULL || reply->type != REDIS_REPLY_NIL || d->state != DIRECTORY_OPEN || d->quiet)
+        return;
+    log_info("directory", "everything is said anew: this node was silent for too long name=%s",
+             d->config.name);
+    directory_set_state(d, DIRECTORY_TELLING);
+    directory_tell(d);
+}
+
 static void say_alive(struct directory *d)
 {
     char name[SET_NAME_MAX];
 
     if (d->quiet)
         return;
-    SAY(d, "SET kvcached:node:%s 1 PX %u", d->config.name, d->config.ttl_ms);
+    if (d->state == DIRECTORY_TELLING)
+        SAY(d, "SET kvcached:node:%s 1 PX %u", d->config.name, d->config.ttl_ms);
+    else if (redisAsyncCommand(d->redis, lapse_cb, NULL, "SET kvcached:node:%s 1 XX PX %u",
+                               d->config.name, d->config.ttl_ms) == REDIS_OK)
+        d->owed++;
     SAY(d, "SADD kvcached:nodes %s", d->config.name);
     for (uint32_t part = 1; part < TABLE_PARTS; part++) {
         if (!(d->told[part / 64] & 1ull << part % 64))

@@ -144,6 +144,23 @@ START_TEST(T17_a_stale_hint_is_a_miss)
 }
 END_TEST
 
+/* It could not refresh what it had said in time, so that is gone; and then it comes back. */
+START_TEST(T17_who_was_silent_says_everything_again)
+{
+    BEGIN();
+    engine_put(&a, 100, 40);
+    wait_for(count_keys(0) == 40, MS);
+    daemon_freeze(d[0]);
+    wait_for(count_keys(0) == 0, MS);
+    daemon_thaw(d[0]);
+    wait_for(count_keys(0) == 40, MS);
+    wait_for(engine_lookup_all(&b, 100, 40) == 40, MS);
+    engine_load(&b);
+    engine_release(&b);
+    end();
+}
+END_TEST
+
 START_TEST(T17_what_a_dead_node_had_vanishes)
 {
     BEGIN();
@@ -263,8 +280,8 @@ START_TEST(T18_named_peers_need_no_directory)
 END_TEST
 
 CHECK_MAIN("peer/directory", CHECK_LIFE_S, T17_daemons_find_each_other_by_the_directory,
-           T17_a_stale_hint_is_a_miss, T17_what_a_dead_node_had_vanishes,
-           T17_who_stops_takes_back_what_it_said, T17_who_drains_takes_it_back_and_says_it_again,
-           T18_what_is_dropped_leaves_the_directory,
+           T17_a_stale_hint_is_a_miss, T17_who_was_silent_says_everything_again,
+           T17_what_a_dead_node_had_vanishes, T17_who_stops_takes_back_what_it_said,
+           T17_who_drains_takes_it_back_and_says_it_again, T18_what_is_dropped_leaves_the_directory,
            T18_a_directory_that_is_down_costs_remote_hits_and_no_more,
            T18_named_peers_need_no_directory)
