@@ -116,11 +116,12 @@ static void ask_directory(struct fetch *f)
     const struct peer *peer;
     uint32_t n = 0, p = 0;
 
-    /* It knows only full parts: who has some of them is asked for all. */
+    /* Who has some keys of one part is asked for all: of a full one, since nothing comes without
+     * those. */
     while (p < f->n_parts && !fetch_is_full(f, p))
         p++;
     if (p == f->n_parts)
-        return;
+        p = 0;
 
     list_for_each(peer, &f->peers->list, link)
         if (peer->hinted && can_ask(f, peer))

@@ -8,11 +8,13 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/ctl.h"
 #include "tests/lib/engine.h"
+#include "tests/lib/kv.h"
 #include "tests/lib/pair.h"
 #include "tests/lib/redis.h"
 #include "tests/lib/wait.h"
 
-#define MS 8000
+#define MS      8000
+#define SLIDING 20u /* blocks of a prompt */
 
 static int port;
 static redisContext *client;
@@ -119,6 +121,62 @@ START_TEST(T17_daemons_find_each_other_by_the_directory)
     wait_for(count_keys(1) == 100, MS);
     /* Nobody has these, so nobody is asked. */
     ck_assert_uint_eq(engine_lookup_all(&b, 5000, 10), 0);
+    end();
+}
+END_TEST
+
+/* A worker of a model that has but a sliding window. */
+static kvc_client *open_sliding(const struct daemon *daemon, struct kv *kv, kvc_part *part)
+{
+    const kvc_options options = {
+        .socket = daemon_socket(daemon), .save_ms = MS, .lookup_ms = MS, .remote_ms = 2000};
+    kvc_client *worker;
+
+    ck_assert_int_eq(kvc_connect(&options, &worker), KVC_OK);
+    kv_init(kv, (const uint32_t[]){1000}, 1, SLIDING);
+    kv->desc.block_tokens = 16;
+    kv->desc.rule = KVC_RULE_WINDOW;
+    kv->desc.window = 16 * 3 + 1;
+    ck_assert_int_eq(kvc_register(worker, &kv->desc, part), KVC_OK);
+    return worker;
+}
+
+static void save_sliding(kvc_client *worker, kvc_part part, const uint8_t *keys)
+{
+    uint32_t ids[SLIDING];
+    const kvc_save_entry entry = {part, keys, ids, SLIDING, NULL};
+    kvc_outcome outcome;
+    uint64_t id;
+
+    kv_ids(0, SLIDING, ids);
+    ck_assert_int_eq(kvc_save(worker, &(kvc_save_args){.entries = &entry, .n_entries = 1}, &id),
+                     KVC_OK);
+    ck_assert_int_eq(kvc_wait(worker, id, MS, &outcome), KVC_OK);
+}
+
+START_TEST(T17_models_without_a_full_part_are_in_it)
+{
+    uint8_t keys[SLIDING * KVC_KEY_BYTES];
+    kvc_client *workers[2];
+    struct kv kv[2];
+    kvc_part parts[2];
+    kvc_lease lease;
+    uint32_t blocks = 0;
+
+    BEGIN();
+    kv_keys(1, 0, SLIDING, keys);
+    for (int i = 0; i < 2; i++)
+        workers[i] = open_sliding(d[i], &kv[i], &parts[i]);
+    save_sliding(workers[0], parts[0], keys);
+    wait_for(count_keys(0) == SLIDING, MS);
+    ck_assert_int_eq(kvc_lookup(workers[1], 1, &parts[1], 1, keys, SLIDING, 0, &lease), KVC_OK);
+    ck_assert_int_eq(kvc_remote(workers[1], lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, SLIDING);
+    for (int i = 0; i < 2; i++) {
+        kvc_close(workers[i]);
+        kv_free(&kv[i]);
+        daemon_clock_advance(d[i], 2100000);
+    }
     end();
 }
 END_TEST
@@ -280,8 +338,9 @@ START_TEST(T18_named_peers_need_no_directory)
 END_TEST
 
 CHECK_MAIN("peer/directory", CHECK_LIFE_S, T17_daemons_find_each_other_by_the_directory,
-           T17_a_stale_hint_is_a_miss, T17_who_was_silent_says_everything_again,
-           T17_what_a_dead_node_had_vanishes, T17_who_stops_takes_back_what_it_said,
-           T17_who_drains_takes_it_back_and_says_it_again, T18_what_is_dropped_leaves_the_directory,
+           T17_models_without_a_full_part_are_in_it, T17_a_stale_hint_is_a_miss,
+           T17_who_was_silent_says_everything_again, T17_what_a_dead_node_had_vanishes,
+           T17_who_stops_takes_back_what_it_said, T17_who_drains_takes_it_back_and_says_it_again,
+           T18_what_is_dropped_leaves_the_directory,
            T18_a_directory_that_is_down_costs_remote_hits_and_no_more,
            T18_named_peers_need_no_directory)
