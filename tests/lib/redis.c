@@ -17,11 +17,11 @@
 
 static pid_t server;
 
-static bool answers(int port)
+static bool answers(const char *address, int port)
 {
     const struct sockaddr_in to = {.sin_family = AF_INET,
                                    .sin_port = htons((uint16_t)port),
-                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+                                   .sin_addr.s_addr = inet_addr(address)};
     char reply[8] = "";
     int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool yes = connect(sock, (const struct sockaddr *)&to, sizeof(to)) == 0 &&
@@ -34,6 +34,11 @@ static bool answers(int port)
 
 bool redis_start(int port)
 {
+    return redis_start_at("127.0.0.1", port);
+}
+
+bool redis_start_at(const char *address, int port)
+{
     char text[16];
 
     if (access(PROGRAM, X_OK) < 0)
@@ -45,11 +50,11 @@ bool redis_start(int port)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (freopen("/dev/null", "w", stdout) == NULL)
             _exit(126);
-        execl(PROGRAM, "redis-server", "--port", text, "--bind", "127.0.0.1", "--save", "",
-              "--appendonly", "no", NULL);
+        execl(PROGRAM, "redis-server", "--port", text, "--bind", address, "--protected-mode", "no",
+              "--save", "", "--appendonly", "no", NULL);
         _exit(127);
     }
-    wait_for(answers(port), START_MS);
+    wait_for(answers(address, port), START_MS);
     return true;
 }
 

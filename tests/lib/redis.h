@@ -1,4 +1,5 @@
-// A redis-server of the test's, on loopback, which keeps nothing on disk and dies with the test.
+// A redis-server of the test's, on loopback or another address, which keeps nothing on disk and
+// dies with the test.
 #ifndef KVC_TESTS_LIB_REDIS_H
 #define KVC_TESTS_LIB_REDIS_H
 
@@ -6,6 +7,7 @@
 
 // Answers when this returns; false: there is none on this machine.
 bool redis_start(int port);
+bool redis_start_at(const char *address, int port);
 void redis_kill(void);
 
 #endif
