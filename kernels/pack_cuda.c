@@ -203,15 +203,26 @@ static void set_blocks(struct pack_cuda_args *args, const struct pack_cuda_job *
     }
 }
 
+/* More than run at a time if each still has much to do: those that begin when others have ended
+ * even out how long they take. Where slices are small that gains nothing. */
+static uint32_t enough_thread_blocks(const struct pack_cuda_kernel *kernel, uint32_t pieces,
+                                     bool small)
+{
+    const uint32_t many = round_up_div(pieces, PACK_CUDA_SHARE);
+
+    return !small && many > kernel->thread_blocks ? many : kernel->thread_blocks;
+}
+
 /* How many thread blocks, and what each copies. */
 static uint32_t set_shares(struct pack_cuda_args *args, const struct pack_cuda_job *job,
-                           const struct pack_cuda_kernel *kernel)
+                           const struct pack_cuda_kernel *kernel, bool small)
 {
     const uint32_t pieces = job->n_blocks * args->pieces;
+    const uint32_t enough = enough_thread_blocks(kernel, pieces, small);
     uint32_t grid = round_up_div(pieces, PACK_CUDA_THREADS / 32);
 
-    if (grid > kernel->thread_blocks)
-        grid = kernel->thread_blocks;
+    if (grid > enough)
+        grid = enough;
     if (job->max_thread_blocks != 0 && grid > job->max_thread_blocks)
         grid = job->max_thread_blocks;
     if (grid == 0)
@@ -241,7 +252,7 @@ kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda
     set_blocks(&args, job);
     args.scratch = job->n_spans > 0 ? job->scratch : 0;
     kernel = &cuda->kernels[job->direction][summed][small];
-    rc = cuda->driver->launch(kernel->function, set_shares(&args, job, kernel), 1, 1,
+    rc = cuda->driver->launch(kernel->function, set_shares(&args, job, kernel, small), 1, 1,
                               PACK_CUDA_THREADS, 1, 1, 0, stream, parameters, NULL);
     if (rc != 0) {
         *error = rc;

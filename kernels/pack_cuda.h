@@ -96,7 +96,7 @@ struct pack_cuda_job {
     uint32_t n_spans;                   /* at most PACK_CUDA_SPANS */
     uint64_t scratch;                   /* device address; needed for spans */
     bool far;                   /* whether any byte may go to other memory than this GPU's own */
-    uint32_t max_thread_blocks; /* 0: as many as run at a time */
+    uint32_t max_thread_blocks; /* 0: as many as are good */
 };
 
 /*

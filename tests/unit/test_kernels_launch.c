@@ -212,22 +212,52 @@ START_TEST(what_is_not_launched)
 }
 END_TEST
 
-START_TEST(thread_blocks_are_no_more_than_run_or_may)
+/* All pieces are somebody's. */
+static void check_shares(uint32_t grid, uint32_t share, uint32_t rest)
+{
+    ck_assert_uint_eq(seen.grid, grid);
+    ck_assert_uint_eq(seen.args.share, share);
+    ck_assert_uint_eq(seen.args.rest, rest);
+    ck_assert_uint_eq(grid * share + rest, seen.args.n_blocks * seen.args.pieces);
+}
+
+START_TEST(thread_blocks_have_so_much_to_do_and_are_no_more_than_may)
 {
     struct setup s;
 
     set_up(&s, 4, 8192, 3); /* 24 pieces, a warp each */
     ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert_uint_eq(seen.grid, 3);
+    check_shares(3, 8, 0);
+    s.job.n_blocks = 128; /* more than run at a time, and each would have too little */
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    check_shares(100, 10, 24);
     s.job.n_blocks = PACK_CUDA_BLOCKS;
     ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert_uint_eq(seen.grid, 100);
+    check_shares(128, 16, 0);
+    s.job.n_blocks--;
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    check_shares(128, 15, 120);
+    s.job.max_thread_blocks = 120;
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    check_shares(120, 17, 0);
     s.job.max_thread_blocks = 8;
     ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert_uint_eq(seen.grid, 8);
+    check_shares(8, 255, 0);
+}
+END_TEST
+
+START_TEST(small_slices_have_no_more_thread_blocks_than_run)
+{
+    struct setup s;
+
+    set_up(&s, 64, 576, PACK_CUDA_BLOCKS);
+    ck_assert_int_eq(launch(&s), KVC_OK);
+    ck_assert_ptr_eq(seen.function, SMALL);
+    check_shares(100, 46, 8);
 }
 END_TEST
 
 CHECK_MAIN("kernels/launch", CHECK_UNIT_S, slices_that_are_alike_are_found_by_a_multiplication,
            only_small_slices_that_are_alike_share_pieces, spans_are_the_blocks_in_order,
-           what_is_not_launched, thread_blocks_are_no_more_than_run_or_may)
+           what_is_not_launched, thread_blocks_have_so_much_to_do_and_are_no_more_than_may,
+           small_slices_have_no_more_thread_blocks_than_run)
