@@ -314,32 +314,89 @@ static void play_whether(const struct scene_daemon *d, void *arg)
     worker_close(&w);
 }
 
-// The other GPU goes on, in both ways to copy, and so do demotions from it.
-static void one_of_two(void)
+// Has the daemon make calls on the second GPU, by registering memory there.
+static void play_touch(const struct scene_daemon *d, void *arg)
 {
-    struct second there = {.ordinal = 1, .first = 3000};
-    struct scene_daemon d;
+    struct worker w;
 
-    setenv("KVC_FAKE_CUDA_GPUS", "2", 1);
-    switch_daemon_with_trap(&d, (const char *[]){"--gpus", "all", "--gpu-bytes", "32M", NULL});
-    scene_populated(&d);
-    put(&d, HELD);
-    scene_run(play_second, &d, &there);
-    switch_trap(&d, 0);
-    work_until_lost(&d, "a kernel");
-    CHECK(scene_stats(&d).lost_gpus == 1);
-    // Saved by a worker on the other GPU, so it was there.
-    scene_run(play_whether, &d, &(struct whether){HELD, 0});
-    scene_run(play_whether, &d, &(struct whether){there.first, BLOCKS});
+    (void)arg;
+    worker_open_with(&w, d,
+                     &(struct worker_options){.role = KVC_ROLE_WORKER,
+                                              .n_blocks = BLOCKS,
+                                              .ordinal = 1,
+                                              .by_daemon = true,
+                                              .may_be_refused = true});
+    kvc_close(w.client);
+}
+
+// It goes on, in both ways to copy, and so do demotions from it. What was saved from there was
+// there.
+static void check_the_other(struct scene_daemon *d, uint32_t saved_there)
+{
+    scene_run(play_whether, d, &(struct whether){saved_there, BLOCKS});
     for (uint32_t i = 0; i < 6; i++) {
         struct second s = {.ordinal = 1, .by_daemon = i % 2, .first = 5000 + i * BLOCKS};
 
-        scene_run(play_second, &d, &s);
+        scene_run(play_second, d, &s);
     }
-    CHECK(scene_stats(&d).tiers[0].used_slots > 0 && scene_stats(&d).lost_gpus == 1);
-    CHECK(scene_stats(&d).demotions > 0 && scene_stats(&d).failed_demotions == 0);
+    CHECK(scene_stats(d).tiers[0].used_slots > 0 && scene_stats(d).lost_gpus == 1);
+    CHECK(scene_stats(d).demotions > 0 && scene_stats(d).failed_demotions == 0);
+    CHECK(count(d, "a GPU has failed") == 1);
+}
+
+// The host tier goes on.
+static void check_neither(struct scene_daemon *d, uint32_t saved_there)
+{
+    struct second s = {.ordinal = 1, .first = 5000};
+
+    scene_run(play_whether, d, &(struct whether){saved_there, 0});
+    scene_run(play_second, d, &s);
+    put(d, 6000);
+    CHECK(scene_stats(d).tiers[1].used_slots >= 2 * BLOCKS);
+    CHECK(count(d, "a GPU has failed") == 2);
+}
+
+static void start_two(struct scene_daemon *d, uint32_t saved_there)
+{
+    struct second there = {.ordinal = 1, .first = saved_there};
+
+    setenv("KVC_FAKE_CUDA_GPUS", "2", 1);
+    switch_daemon_with_trap(d, (const char *[]){"--gpus", "all", "--gpu-bytes", "32M", NULL});
+    scene_populated(d);
+    put(d, HELD);
+    scene_run(play_second, d, &there);
+}
+
+static void one_of_two(void)
+{
+    struct scene_daemon d;
+
+    switch_check();
+    start_two(&d, 3000);
+    switch_break(&d, "launch", 0, ECC, true);
+    work_until_lost(&d, "launch");
+    scene_run(play_touch, &d, NULL);
+    scene_run(play_whether, &d, &(struct whether){HELD, 0});
+    check_the_other(&d, 3000);
     scene_settled(&d);
-    CHECK(count(&d, "a GPU has failed") == 1);
+    scene_daemon_stop(&d);
+}
+
+// After an illegal address the driver fails all contexts of the process.
+static void both_by_a_kernel(void)
+{
+    struct scene_daemon d;
+
+    start_two(&d, 3000);
+    switch_trap(&d, 0);
+    work_until_lost(&d, "a kernel");
+    scene_run(play_touch, &d, NULL);
+    scene_run(play_whether, &d, &(struct whether){HELD, 0});
+    if (scene_stats(&d).lost_gpus == 1)
+        check_the_other(&d, 3000);
+    else
+        check_neither(&d, 3000);
+    scene_settled(&d);
     scene_daemon_stop(&d);
 }
 
@@ -349,6 +406,7 @@ static const struct scene_test tests[] = {
     {"a GPU that is lost, and leased blocks", leased_blocks, 0},
     {"an error that does not stay", an_error_that_does_not_stay, 0},
     {"a GPU that is lost, one of two", one_of_two, 0},
+    {"GPUs that are lost, both by a kernel", both_by_a_kernel, 0},
 };
 
 int main(int argc, char **argv)

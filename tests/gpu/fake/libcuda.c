@@ -7,12 +7,13 @@
 // which lasts as long as a forked child of it lives: that is what fake/libnvidia-ml.c lists.
 // Files in that folder are switches (fake_switch). One named "break-" and a call's name in
 // kernels/cuda_driver.h makes that call fail once, in one process: its text are that pid, how many
-// such calls pass before, the error, and whether it stays, for all calls in that context. The file
-// goes when it has done so. $KVC_FAKE_CUDA_NAME is the GPUs' name,
-// $KVC_FAKE_CUDA_GPUS how many there are, of which CUDA_VISIBLE_DEVICES hides and reorders some.
-// A stream of the value 0xca is being captured. $KVC_FAKE_CUDA_DRIVER is the driver's version
-// (12080), $KVC_FAKE_CUDA_REGISTER_MAX the most bytes of host memory that are registered at once,
-// $KVC_FAKE_CUDA_SHIFTED makes registered host memory have another address on the device.
+// such calls pass before, the error, and whether it stays, for all calls in that context, or, as on
+// an H200, in all of the process after an illegal address. The file goes when it has done so.
+// $KVC_FAKE_CUDA_NAME is the GPUs' name, $KVC_FAKE_CUDA_GPUS how many there are, of which
+// CUDA_VISIBLE_DEVICES hides and reorders some. A stream of the value 0xca is being captured.
+// $KVC_FAKE_CUDA_DRIVER is the driver's version (12080), $KVC_FAKE_CUDA_REGISTER_MAX the most bytes
+// of host memory that are registered at once, $KVC_FAKE_CUDA_SHIFTED makes registered host memory
+// have another address on the device.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -90,8 +91,9 @@ int fake_fails(const char *function)
         return 0;
     }
     fclose(file);
-    if (stays)
-        broken[gpu >= 0 ? gpu : 0] = error;
+    for (int i = 0; i < FAKE_GPUS_MAX && stays; i++)
+        if (i == (gpu >= 0 ? gpu : 0) || error == CUDA_ILLEGAL_ADDRESS)
+            broken[i] = error;
     return unlink(path) == 0 ? error : 0;
 }
 
