@@ -114,18 +114,32 @@ static size_t length_of(const char *text)
     return n;
 }
 
-/* The widest column of text gives way until the line fits. */
+/* The widest column of text, behind `from`, that can be cut further; n: none. */
+static size_t find_widest(const struct column *const *shown, size_t n, const size_t *widths,
+                          size_t from)
+{
+    size_t widest = n;
+
+    for (size_t i = from; i < n; i++)
+        if (!is_right(shown[i]) && widths[i] > WIDTH_LEAST &&
+            (widest == n || widths[i] > widths[widest]))
+            widest = i;
+    return widest;
+}
+
+/* The widest gives way until the line fits; what a row is called by, but for the digits of a
+ * digest, only when no other can. */
 static void fit(const struct column *const *shown, size_t n, size_t *widths, size_t room)
 {
-    for (;;) {
-        size_t total = GAP * (n - 1), widest = n;
+    const size_t from = shown[0]->type == COLUMN_TEXT ? 1 : 0;
 
-        for (size_t i = 0; i < n; i++) {
+    for (;;) {
+        size_t total = GAP * (n - 1), widest = find_widest(shown, n, widths, from);
+
+        if (widest == n)
+            widest = find_widest(shown, n, widths, 0);
+        for (size_t i = 0; i < n; i++)
             total += widths[i];
-            if (!is_right(shown[i]) && widths[i] > WIDTH_LEAST &&
-                (widest == n || widths[i] > widths[widest]))
-                widest = i;
-        }
         if (total <= room || widest == n)
             return;
         widths[widest]--;
