@@ -204,8 +204,9 @@ static kvc_status measure_all(struct bench *bench, struct bench_figure *figures,
         status = measure(bench, &figures[i]);
         uint64_t asked = (uint64_t)figures[i].keys * bench->rounds * pairs_of(bench, &figures[i]);
         if (status == KVC_OK && figures[i].hits != asked) {
-            fprintf(stderr, "%s: %s: %llu of %llu keys\n", bench->ctl->program, figures[i].name,
-                    (unsigned long long)figures[i].hits, (unsigned long long)asked);
+            fprintf(stderr, "%s: %s: only %llu of %llu keys were found or taken\n",
+                    bench->ctl->program, figures[i].name, (unsigned long long)figures[i].hits,
+                    (unsigned long long)asked);
             status = KVC_E_UNKNOWN;
         }
     }
@@ -298,7 +299,7 @@ static int run_all(struct bench *bench)
 
 #define FIELD(name) offsetof(struct bench, name)
 static const struct option_row rows[] = {
-    {"blocks", OPTION_UINT32, FIELD(blocks), "N", "how many the daemon holds [100000]", 8192,
+    {"blocks", OPTION_UINT32, FIELD(blocks), "N", "how many the daemon holds [100000]", 16384,
      16u << 20, NULL},
     {"rounds", OPTION_UINT32, FIELD(rounds), "N", "the result is the median of rounds [5]", 1, 1000,
      NULL},

@@ -245,7 +245,7 @@ START_TEST(fields_of_a_replay)
                   "\"hash_ids\": [0, 1]}\n");
     fclose(file);
     EXPECT("replay", path, "--private", "--gpu-bytes", "4M", "--host-bytes", "4M", "--json");
-    EXPECT("bench", "--blocks", "8192", "--rounds", "1", "--pairs", "10", "--only", "lookup_64",
+    EXPECT("bench", "--blocks", "16384", "--rounds", "1", "--pairs", "10", "--only", "lookup_64",
            "--json");
 }
 END_TEST
