@@ -128,19 +128,24 @@ static void check_sample(const char *line)
     ck_assert_msg(strtod(at + 1, &end) >= 0 && *end == '\0' && end > at + 1, "value: %s", line);
 }
 
-// Buckets that only grow, up to the count.
+// Buckets that only grow, up to the count; and from a microsecond to ten seconds a quantile is
+// known to two and a half times.
 static void check_histogram(const char *text, const char *name)
 {
     char find[128];
-    double last = 0;
+    double last = 0, bound = 1e-6;
     uint32_t n = 0;
 
     snprintf(find, sizeof(find), "\n%s_bucket{le=\"", name);
     for (const char *at = strstr(text, find); at; at = strstr(at + 1, find), n++) {
         const double here = strtod(strchr(at, ' ') + 1, NULL);
 
+        const double le = strtod(at + strlen(find), NULL);
+
         ck_assert_msg(here >= last, "%s: a bucket has less than the one before", name);
+        ck_assert_msg(le <= bound * 2.51 || bound >= 10, "%s: %g is far above %g", name, le, bound);
         last = here;
+        bound = le;
     }
     ck_assert_uint_gt(n, 2);
     snprintf(find, sizeof(find), "\n%s_bucket{le=\"+Inf\"} ", name);
