@@ -2,12 +2,16 @@
 """Groups and ranks in the vLLM connector, on stand-ins for vLLM: which layouts are known, and that
 what is loaded of them is right."""
 
+import types
+from unittest import mock
+
 import stand_in
 import support
 from stand_in import TOKENS, MambaSpec, MLAAttentionSpec, Request, SlidingWindowSpec
 from vllm_case import Case, layer_by_layer, prompt
 
-from kvcache_client.vllm.layout import LayoutError, block_axis, block_tokens
+from kvcache_client.parts import Rule
+from kvcache_client.vllm.layout import LayoutError, arrangement, block_axis, block_tokens
 from kvcache_client.vllm.options import options_of
 
 
@@ -87,10 +91,78 @@ class Groups(Case):
 
     def test_kernel_blocks_that_are_pieces_of_blocks(self):
         daemon = self.daemon()
-        first, second = self.engine(daemon, pieces=2), self.engine(daemon)
+        first, second = self.engine(daemon, pieces=2), self.engine(daemon, pieces=2)
         tokens = prompt(30)
         first.serve(Request(tokens))
         self.assertEqual(second.serve(Request(tokens)), 28)
+
+    def test_blocks_that_lie_otherwise_in_memory_do_not_meet(self):
+        """Backends of one engine put heads before tokens, or behind them; bytes are the same."""
+        space = types.SimpleNamespace
+        numbers = {"sizes": (10, 16, 8, 4), "tokens first": (512, 32, 4, 1),
+                   "heads first": (512, 4, 64, 1)}
+        found = {name: arrangement(space(shape=numbers["sizes"], stride=lambda s=s: s), 0, 10)
+                 for name, s in numbers.items() if name != "sizes"}
+        self.assertEqual(found, {"tokens first": "1:16 2:8 3:4", "heads first": "2:8 1:16 3:4"})
+        split = stand_in.Tensor((2, 20, 8, 4, 4))
+        self.assertEqual(arrangement(split, 1, 10), "0:2 2:2 3:8 4:4 5:4")
+        daemon = self.daemon()
+        tokens = prompt(30)
+        self.engine(daemon).serve(Request(tokens))
+        self.assertEqual(self.engine(daemon, pieces=2).serve(Request(tokens)), 0)
+
+    def test_everything_that_decides_about_content_is_in_the_name(self):
+        from kvcache_client.vllm.layout import Rank, namespace
+
+        engine = self.engine(self.daemon(), ranks=2)
+        config, spec = engine.config, stand_in.FullAttentionSpec()
+        layers = {"model.layers.0.attn": spec, "model.layers.1.attn": spec}
+
+        def name(rank=Rank(0, 2), hashes="h", layers=layers, arranged="a", model="m", **changes):
+            for path, value in changes.items():
+                where, _, field = path.partition("__")
+                with mock.patch.object(getattr(config, where), field, value, create=True):
+                    return namespace(config, model, hashes, layers, rank, arranged).digest()
+            return namespace(config, model, hashes, layers, rank, arranged).digest()
+
+        later = {"model.layers.2.attn": spec, "model.layers.3.attn": spec}
+        drafter = types.SimpleNamespace(speculative_config=types.SimpleNamespace(model="d"))
+        names = [
+            name(), name(Rank(1, 2)), name(Rank(0, 1)), name(Rank(0, 2, 1, 2)),
+            name(Rank(0, 2, 0, 2)), name(Rank(0, 2, 0, 1, 1, 2)), name(Rank(0, 2, 0, 1, 0, 2)),
+            name(hashes="i"), name(layers=later), name(arranged="b"), name(model="n"),
+            name(model_config__dtype="torch.bfloat16"), name(cache_config__cache_dtype="fp8"),
+            name(model_config__quantization="awq"), name(model_config__revision="r"),
+            name(model_config__hf_text_config=types.SimpleNamespace(rope_theta=1)),
+        ]
+        with mock.patch.object(config, "speculative_config", drafter.speculative_config):
+            names.append(name())
+        self.assertEqual(len(set(names)), len(names))
+
+    def test_replicated_heads_are_stored_once(self):
+        """Two KV heads on four ranks are two shards."""
+        from kvcache_client.vllm.layout import Rank, namespace
+
+        engine = self.engine(self.daemon(), ranks=4, kv_heads=2)
+        layers = {"model.layers.0.attn": stand_in.FullAttentionSpec()}
+        names = [namespace(engine.config, "m", "h", layers, Rank(r, 4)).digest() for r in range(4)]
+        self.assertEqual((names[0], names[2]), (names[1], names[3]))
+        self.assertNotEqual(names[0], names[2])
+        self.assertEqual(len(engine.scheduler._scheduler._all), 2)
+
+    def test_blocks_that_have_slid_out_of_a_window_are_not_saved(self):
+        """By then they may be another request's: only what the next token sees is named."""
+        from kvcache_client.vllm.scheduler import SchedulerSide
+
+        side = SchedulerSide(options_of({}), TOKENS)
+        info = types.SimpleNamespace(rule=Rule.WINDOW, window=TOKENS + 2, block_tokens=TOKENS)
+        side._infos = (info,)
+        table = list(range(1, 21))
+        for computed in range(3 * TOKENS, 6 * TOKENS):
+            first = max(0, computed - info.window + 1) // TOKENS  # that vLLM has not given back
+            ids = side._ids(0, table, 0, 7, computed)
+            self.assertEqual(ids, [None] * first + table[first:7], computed)
+        side.close()
 
     def test_layouts_that_differ_do_not_meet(self):
         daemon = self.daemon()
@@ -130,9 +202,10 @@ class Groups(Case):
         """Where the engine offers it a block is one piece."""
         from kvcache_client.vllm.layout import cross_layer_slices
 
-        outer = cross_layer_slices(stand_in.Tensor((400, 3, TOKENS, 24)), 400)
+        outer, _ = cross_layer_slices(stand_in.Tensor((400, 3, TOKENS, 24)), 400)
         self.assertEqual([(s.bytes, s.stride) for s in outer], [(3 * TOKENS * 24,) * 2])
-        inner = cross_layer_slices(stand_in.Tensor((3, 800, TOKENS // 2, 24)), 400)
+        inner, axis = cross_layer_slices(stand_in.Tensor((3, 800, TOKENS // 2, 24)), 400)
+        self.assertEqual(axis, 1)
         self.assertEqual([(s.bytes, s.stride) for s in inner], [(TOKENS * 24,) * 2] * 3)
         with self.assertRaises(LayoutError):
             cross_layer_slices(stand_in.Tensor((4, 3, 4, 24)), 4)

@@ -90,6 +90,29 @@ def _cut(tensor: Any, axis: int, blocks: int) -> List[Slice]:
     return tensor_slices(tensor, axis)
 
 
+def arrangement(tensor: Any, axis: int, blocks: int) -> str:
+    """How the numbers of a block follow each other: the axes but that of the blocks from the
+    slowest to the fastest, each with its place and length. Backends of one engine differ in it
+    where bytes do not."""
+    if tensor.shape[axis] != blocks:
+        tensor = tensor.unflatten(axis, (blocks, tensor.shape[axis] // blocks))
+    axes = [(-stride, place, n) for place, (n, stride) in
+            enumerate(zip(tensor.shape, tensor.stride())) if place != axis and n != 1]
+    return " ".join(f"{place}:{n}" for _, place, n in sorted(axes))
+
+
+def _arrangements(layers: Dict[str, Any], tensors: Dict[str, Any], blocks: int) -> str:
+    """Of all layers of a group."""
+    found = []
+    for name, spec in layers.items():
+        mine = tensors[name]
+        for tensor in [mine] if hasattr(mine, "data_ptr") else list(mine):
+            state = "MambaSpec" in _kinds(spec)
+            axis = 0 if state else block_axis(tensor.shape, blocks)
+            found.append(f"{tensor.dtype} {arrangement(tensor, axis, blocks)}")
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+
+
 def layer_slices(name: str, tensor: Any, blocks: int, spec: Any) -> List[Slice]:
     """The slices of one layer, which must make a whole page of its specification."""
     if "MambaSpec" in _kinds(spec):
@@ -119,17 +142,20 @@ def state_slices(name: str, tensors: Any, blocks: int, spec: Any) -> List[Slice]
     return slices
 
 
-def cross_layer_slices(tensor: Any, blocks: int) -> List[Slice]:
-    """The slices of one tensor that holds all layers."""
+def cross_layer_slices(tensor: Any, blocks: int) -> Tuple[List[Slice], int]:
+    """The slices of one tensor that holds all layers, and its axis of blocks."""
     fits = [i for i, n in enumerate(tensor.shape) if n >= blocks and n % blocks == 0]
     if len(fits) != 1:
         raise LayoutError(f"no single axis of a tensor {list(tensor.shape)} counts {blocks} blocks")
-    return _cut(tensor, fits[0], blocks)
+    return _cut(tensor, fits[0], blocks), fits[0]
 
 
 def tokens_of(config: Any, spec: Any) -> int:
-    """Tokens of a block as the scheduler counts them: context parallel ranks share a block."""
+    """Tokens of a block as the scheduler counts them: context parallel ranks share a block, but
+    each of them has whole states."""
     parallel = config.parallel_config
+    if "MambaSpec" in _kinds(spec):
+        return int(spec.block_size)
     return int(
         spec.block_size
         * getattr(parallel, "decode_context_parallel_size", 1)
@@ -168,9 +194,10 @@ def _numbers(names: Sequence[str]) -> List[int]:
 
 
 def namespace(
-    config: Any, model: str, hashes: str, layers: Dict[str, Any], rank: Rank
+    config: Any, model: str, hashes: str, layers: Dict[str, Any], rank: Rank, arranged: str = ""
 ) -> Namespace:
-    """What makes the blocks of these layers interchangeable between engines."""
+    """What makes the blocks of these layers interchangeable between engines. arranged: how a block
+    lies in memory."""
     spec = next(iter(layers.values()))
     m, cache = config.model_config, config.cache_config
     drafter = getattr(config, "speculative_config", None)
@@ -184,7 +211,7 @@ def namespace(
         weights=f"{getattr(m, 'revision', None)} layers {names} "
         f"drafter {getattr(drafter, 'model', None)}",
         dtype=str(m.dtype),
-        kv_dtype=str(cache.cache_dtype),
+        kv_dtype=f"{cache.cache_dtype} arranged {arranged}",
         quantization=str(getattr(m, "quantization", None)),
         rope=str(rope),
         hash=hashes,
@@ -216,12 +243,14 @@ def groups_of(
         rule, window = rules.pop()
         ranges: List[Layer] = []
         if cross_layer is not None:
-            slices = cross_layer_slices(cross_layer, cache.num_blocks)
+            slices, axis = cross_layer_slices(cross_layer, cache.num_blocks)
+            arranged = f"across {arrangement(cross_layer, axis, cache.num_blocks)}"
         else:
             slices, ranges = _group_slices(layers, tensors, cache.num_blocks)
+            arranged = _arrangements(layers, tensors, cache.num_blocks)
         modes = {getattr(spec, "mamba_cache_mode", "") for spec in layers.values()}
         info = PartInfo(
-            namespace(config, model, hashes, layers, rank).digest(),
+            namespace(config, model, hashes, layers, rank, arranged).digest(),
             tuple((s.bytes, s.dtype) for s in slices), tokens, int(rule), window, model[-63:],
             family, "align" in modes,
         )
