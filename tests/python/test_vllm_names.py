@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """How the vLLM connector names blocks, and its options."""
 
+import hashlib
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import stand_in
 import support
@@ -11,6 +13,7 @@ from stand_in import Request
 from vllm_case import Case, prompt
 
 from kvcache_client.vllm import chain
+from kvcache_client.vllm.connector import _hashing
 from kvcache_client.vllm.options import options_of
 
 VECTORS = ["a6b1a69b4c2da042", "64aa33b59f9f8bd8", "12a375dab6f98df3"]
@@ -25,6 +28,26 @@ class Names(Case):
         tokens = prompt(30)
         self.engine(daemon).serve(Request(tokens, seed=b"one"))
         self.assertEqual(self.engine(daemon).serve(Request(tokens, seed=b"two")), 28)
+
+    def test_hashes_of_pieces_of_blocks_name_nothing(self):
+        """vLLM can be told to hash shorter pieces than blocks (prefix_match_unit): the first hashes
+        of two prompts are equal, their first blocks are not."""
+        class Fine(Request):
+            @property
+            def block_hashes(self):
+                tokens = self.all_token_ids
+                return [hashlib.sha256(repr(tokens[: i + 2]).encode()).digest()
+                        for i in range(0, len(tokens) - 1, 2)]
+
+        daemon = self.daemon()
+        tokens = prompt(30)
+        other = tokens[:6] + prompt(24)
+        engine = self.engine(daemon, extra={"own_hashes": False})
+        for one in (tokens, other, tokens):
+            self.assertEqual(engine.serve(Fine(one)), 0)
+        with mock.patch.dict(
+                engine.config.cache_config.__dict__, {"prefix_match_unit": 2}):
+            self.assertEqual(_hashing(engine.config, None), (True, "kvcache_client chain 1"))
 
     def F42_chain_vectors(self):
         """Equal in every process and every Python."""

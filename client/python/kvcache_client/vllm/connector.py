@@ -88,7 +88,9 @@ def _hashing(config: Any, own: Optional[bool]) -> Tuple[bool, str]:
 
         seed = getattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED", None)
     if own is None:
-        own = seed is None or not config.cache_config.enable_prefix_caching
+        # Hashes of pieces that are shorter than blocks do not name blocks.
+        pieces = getattr(config.cache_config, "prefix_match_unit", None) is not None
+        own = seed is None or pieces or not config.cache_config.enable_prefix_caching
     if own:
         return True, "kvcache_client chain 1"
     # Hashes of pickled tuples are those of one kind of Python.

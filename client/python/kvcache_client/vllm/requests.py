@@ -59,7 +59,10 @@ class Names:
 
     def _hashes(self, state: State, first: int, n: int) -> Iterable[bytes]:
         if not self.own_hashes:
-            return list(state.request.block_hashes[first:n])
+            hashes = state.request.block_hashes
+            if len(hashes) > state.request.num_tokens // self.block_tokens:
+                return []  # they are of shorter pieces than blocks, and name nothing here
+            return list(hashes[first:n])
         found = []
         tokens, size = state.request.all_token_ids, self.block_tokens
         for i in range(first, min(n, len(tokens) // size)):

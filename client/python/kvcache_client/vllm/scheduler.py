@@ -278,7 +278,8 @@ class SchedulerSide:
                 request.request_id, lease.token, first, count,
                 tuple(
                     self._ids(
-                        g, state.blocks[g], first, first + count, first + count, loading=True)
+                        g, state.blocks[g], first, first + count, state.computed + external,
+                        loading=True)
                     for g in range(len(self._infos))
                 ),
                 self._beside(lease),
@@ -290,16 +291,17 @@ class SchedulerSide:
         self.counts["hit_tokens"] += external
 
     def _ids(
-        self, group: int, blocks: Sequence[int], first: int, end: int, at: int,
+        self, group: int, blocks: Sequence[int], first: int, end: int, computed: int,
         *, loading: bool = False, whole: bool = True
     ) -> List[Optional[int]]:
-        """Blocks first .. end - 1 of a group, when the request is at block `at`: those that have
-        slid out of its window have no content. Of states the last one is loaded; some engines have
-        them only where a step ended, if that was with a whole block."""
+        """Blocks first .. end - 1 of a group, when so many tokens of the request are computed:
+        those that have slid out of its window may be somebody else's by now. Of states the last
+        one is loaded; some engines have them only where a step ended, if that was with a whole
+        block."""
         info = self._infos[group]
         low = 0
         if info.rule == Rule.WINDOW:
-            low = at - -(-(info.window - 1) // info.block_tokens)
+            low = (computed - info.window + 1) // info.block_tokens
         elif info.rule == Rule.STATE and (loading or info.at_ends):
             low = end - 1 if loading or whole else end
         return [
@@ -362,12 +364,12 @@ class SchedulerSide:
         n = self._blocks.known(state, n)
         if n <= state.saved:
             return
-        at, whole = before // self.block_tokens, before + scheduled == n * self.block_tokens
+        whole = before + scheduled == n * self.block_tokens
         orders.saves.append(
             SaveOrder(
                 name, bytes(state.keys[state.saved * KEY_BYTES : n * KEY_BYTES]),
                 tuple(
-                    self._ids(g, state.blocks[g], state.saved, n, at, whole=whole)
+                    self._ids(g, state.blocks[g], state.saved, n, before, whole=whole)
                     for g in range(len(self._infos))
                 ),
             )
