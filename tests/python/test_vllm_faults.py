@@ -139,6 +139,98 @@ class Faults(Case):
         self.assertLess(took, 1 * support.MULTIPLIER)
         self.assertEqual(engine.counts("scheduler")["late_lookups"], 1)
 
+    def test_a_daemon_that_does_not_answer_is_left_alone(self):
+        """However long it hangs, few answers are waited for."""
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"lookup_ms": 30, "save_ms": 30})
+        tokens = prompt(30)
+        support.until(lambda: engine.serve(Request(tokens)) == 28, "no hit")
+        before = dict(engine.counts("scheduler")), dict(engine.counts())
+        engine.settle = lambda: None
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            for _ in range(60):
+                self.assertEqual(engine.serve(Request(tokens)), 0)
+            took = time.monotonic() - begin
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        late = (engine.counts("scheduler")["late_lookups"] - before[0]["late_lookups"]
+                + engine.counts()["dropped_saves"] - before[1]["dropped_saves"])
+        self.assertGreater(late, 2)
+        asked = engine.counts("scheduler")["lookups"] - before[0]["lookups"]
+        self.assertLess(asked, 4 + 2 * max(1, took) + 8)  # pauses are doubled, to a second
+        support.until(lambda: engine.serve(Request(tokens)) == 28, "no hit after it went on")
+
+    def test_loads_behind_one_that_is_late_are_given_up(self):
+        """A daemon that hangs behind the lookup: the requests of a step do not wait one by one."""
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"lookup_ms": 20})
+        tokens = prompt(30)
+        support.until(lambda: engine.serve(Request(tokens)) == 28, "no hit")
+        many = [Request(tokens[:n]) for n in range(30, 20, -1)]
+        found = [engine.admit(r)[0] for r in many]
+        self.assertGreater(min(found), 0)
+        new = [(r.request_id, engine.tables[r.request_id], n) for r, n in zip(many, found)]
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            invalid, _ = engine.run(
+                step(new=new, scheduled={r.request_id: r.num_tokens - n
+                                         for r, n in zip(many, found)}))
+            took = time.monotonic() - begin
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        self.assertEqual(len(invalid), sum(found) // TOKENS)
+        self.assertLess(took, 1 * support.MULTIPLIER)  # of the connect time-out
+        for r in many:
+            engine.finish(r)
+
+    def test_an_engine_that_starts_without_a_daemon_waits_for_one_time_out(self):
+        daemon = self.daemon()
+        daemon.stop()
+        begin = time.monotonic()
+        engine = self.engine(daemon, extra={"connect_ms": 200})
+        for _ in range(20):
+            self.assertEqual(engine.serve(Request(prompt(20))), 0)
+        # A worker's and a scheduler's, each a process of its own in vLLM.
+        self.assertLess(time.monotonic() - begin, 2 * (0.2 + 1) * support.MULTIPLIER)
+        daemon.start()
+
+    def test_new_weights_end_what_was_saved_with_the_old_ones(self):
+        """vLLM resets the connector when its weights change: all engines of the model take part
+        in a new epoch, and what was under way is not published."""
+        daemon = self.daemon()
+        engine, other = self.engine(daemon), self.engine(daemon)
+        tokens = prompt(30)
+        engine.serve(Request(tokens))
+        worker = engine.workers[0]._worker
+        stale = other.workers[0]._worker._parts[0]
+        self.assertTrue(engine.scheduler.reset_cache())
+        engine.row = lambda r, p, layer, rank, row=type(engine).row: row(
+            engine, r, p, layer + 100, rank)
+        self.assertEqual(engine.serve(Request(tokens)), 0)
+        for _ in range(3):  # the parts of the old epoch are refused, and made anew
+            engine.serve(Request(prompt(9)))
+            self.assertEqual(engine.serve(Request(tokens)) % TOKENS, 0)
+        self.assertEqual(engine.serve(Request(tokens)), 28)
+        self.assertGreater(worker.counts["loaded_blocks"], 0)
+        self.assertIs(other.workers[0]._worker._parts[0], stale)
+
+    def test_an_abort_while_blocks_are_loaded_beside_the_steps(self):
+        daemon = self.daemon("--gpu-bytes", "0")
+        engine = self.engine(daemon)
+        tokens = prompt(30)
+        engine.serve(Request(tokens))
+        request = Request(tokens)
+        self.assertEqual(engine.admit(request), (28, True))
+        engine.finish(request)  # vLLM keeps its blocks until the load is told to be over
+        done = set()
+        for _ in range(3):
+            done |= engine.run(step())[1]
+        self.assertEqual(done, {request.request_id})
+        self.settled(daemon)
+
     def test_a_reset_makes_everything_a_miss(self):
         daemon = self.daemon()
         engine, other = self.engine(daemon), self.engine(daemon)
@@ -168,6 +260,54 @@ class Faults(Case):
         other.run(step())
         self.assertEqual(other.serve(Request(tokens)), 28)
         self.settled(daemon)
+
+    def test_saves_to_the_host_tier_are_not_before_compute(self):
+        """They are on the side stream; blocks that are still read are not given to compute before
+        that is over, whoever gets them: another request, or one that took them by preemption."""
+        from kvcache_client.vllm.streams import NoStreams, Reading
+
+        class Recorder(NoStreams):
+            def __init__(self):
+                self.said, self.over = [], False
+
+            def side(self):
+                self.said.append("side")
+
+            def compute(self):
+                self.said.append("compute")
+
+            def after_compute(self):
+                self.said.append("side behind compute")
+
+            def mark(self):
+                return len(self.said)
+
+            def passed(self, mark):
+                return self.over
+
+            def compute_after(self, mark):
+                self.said.append("compute behind side")
+
+        daemon = self.daemon("--gpu-bytes", "0")
+        engine = self.engine(daemon)
+        worker = engine.workers[0]._worker
+        worker._streams = recorder = Recorder()
+        worker._reading = Reading(recorder)
+        request = Request(prompt(30))
+        engine.serve(request)
+        self.assertNotIn("compute behind side", recorder.said)
+        if not self.by_layer:
+            self.assertLess(recorder.said.index("side behind compute"),
+                            recorder.said.index("side"))
+        blocks = engine.tables[request.request_id]
+        worker._reading.add(frozenset(blocks[0]))  # on the host a copy is over at once
+        other = Request(prompt(30))
+        engine.run(step(new=[(other.request_id, blocks, 0)], scheduled={other.request_id: 1}))
+        self.assertIn("compute behind side", recorder.said)
+        self.assertGreater(engine.counts()["waits_for_copies"], 0)
+        recorder.over, recorder.said[:] = True, []
+        engine.run(step(new=[(other.request_id, blocks, 0)], scheduled={other.request_id: 1}))
+        self.assertNotIn("compute behind side", recorder.said)
 
     def test_another_failure_policy_is_warned_of(self):
         with self.assertLogs("kvcache_client.vllm", "WARNING") as said:

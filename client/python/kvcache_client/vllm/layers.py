@@ -10,7 +10,7 @@ import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..client import Client
-from ..errors import KvcacheError
+from ..errors import DeadlineError, KvcacheError
 from ..loads import SlicedLoad
 from ..names import KEY_BYTES
 from ..saves import KeyState, Save, SaveEntry
@@ -143,6 +143,8 @@ class LayerSaves:
         try:
             if save.id:
                 save.cancel(0)
+        except DeadlineError:
+            pass  # nobody waits for that answer
         except KvcacheError as error:
             self.errors.append(error)
 

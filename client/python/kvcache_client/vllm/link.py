@@ -13,12 +13,15 @@ from ..errors import KvcacheError
 
 log = logging.getLogger("kvcache_client.vllm")
 
+PAUSE_S, PAUSE_MAX_S = 0.01, 1.0  # behind answers that did not come, doubled each time
+
 
 class Link:
     """make: connects. setup: called whenever there is a connection, before anybody uses it; parts
     outlast a reconnect. retry_s: between attempts.
 
-    get() is called by one thread.
+    get() is called by one thread. One that is there and does not answer is left alone for a while
+    (ready()), so that waiting for it costs an engine little however long that goes on.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class Link:
         self._closed = False
         self._next = 0.0
         self._thread: Optional[threading.Thread] = None
+        self._late, self._asked_again = 0, 0.0
         self.losses = 0
 
     def open(self) -> bool:
@@ -46,6 +50,19 @@ class Link:
             self._thread = threading.Thread(target=self._attempt, name="kvcached", daemon=True)
             self._thread.start()
         return None
+
+    def ready(self) -> Optional[Client]:
+        """The client, unless the last answers of the daemon did not come in time."""
+        return None if self._late > 1 and time.monotonic() < self._asked_again else self.get()
+
+    def late(self) -> None:
+        """An answer did not come. The first time that is taken for chance."""
+        self._late += 1
+        pause = min(PAUSE_S * 2 ** min(self._late, 16), PAUSE_MAX_S)
+        self._asked_again = time.monotonic() + pause
+
+    def answered(self) -> None:
+        self._late = 0
 
     def lost(self, error: Exception) -> None:
         """A call failed in a way that ends the session."""

@@ -171,7 +171,7 @@ class SchedulerSide:
         return lease.gpu < lease.blocks or any(i.at_ends for i in self._infos)
 
     def _look_up(self, state: State, n: int) -> Optional[Lease]:
-        client = self._link.get()
+        client = self._link.ready()
         if client is None:
             return None
         self.counts["lookups"] += 1
@@ -185,9 +185,11 @@ class SchedulerSide:
         except DeadlineError:
             self.counts["late_lookups"] += 1
             state.late = True
+            self._link.late()
         except KvcacheError as error:
             self._failed(error)
         else:
+            self._link.answered()
             return lease
         return None
 
@@ -319,10 +321,10 @@ class SchedulerSide:
         before: Dict[str, int] = {}
         for new in output.scheduled_new_reqs:
             before[new.req_id] = new.num_computed_tokens
+            orders.fresh.extend(i for ids in new.block_ids for i in ids)
             state = self._requests.get(new.req_id)
             if state is not None:
                 state.blocks = [list(ids) for ids in new.block_ids]
-                orders.fresh.extend(i for ids in new.block_ids for i in ids)
         self._take_cached(output.scheduled_cached_reqs, before, orders)
         self._step += 1
         together = self._step % self._save_every == 0
@@ -338,9 +340,11 @@ class SchedulerSide:
         for i, request in enumerate(cached.req_ids):
             before[request] = cached.num_computed_tokens[i]
             state, new = self._requests.get(request), cached.new_block_ids[i]
-            if state is None or new is None:
+            if new is None:
                 continue
             orders.fresh.extend(b for ids in new for b in ids)
+            if state is None:
+                continue
             if request in cached.resumed_req_ids or not state.blocks:
                 state.blocks = [list(ids) for ids in new]
             else:

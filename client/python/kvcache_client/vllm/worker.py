@@ -139,6 +139,8 @@ class WorkerSide:
         self._link.close()
 
     def _failed(self, error: KvcacheError) -> None:
+        if isinstance(error, DeadlineError):
+            self._link.late()
         if isinstance(error, SessionError):
             self.counts["daemon_losses"] += 1
             self._link.lost(error)
@@ -155,7 +157,7 @@ class WorkerSide:
         if sliced:
             self._start_sliced(sliced)
         self._time_begins(orders.tokens)
-        client = self._link.get() if self._by_layer else None
+        client = self._link.ready() if self._by_layer else None
         if client is not None and orders.saves and not self._host_only:
             self._layer_saves.begin(
                 client, [e for order in orders.saves for e in self._entries(order)]
@@ -167,8 +169,7 @@ class WorkerSide:
         except KvcacheError as error:
             self._failed(error)
             for loading in self._now:
-                loading.loads.clear()
-                self._lose(loading, loading.wanted)
+                self._give_up(loading)
             self._now.clear()
         for lease in self._leases:
             try:
@@ -194,10 +195,12 @@ class WorkerSide:
             # Whoever had these blocks before may still be read by compute.
             self._streams.after_compute()
             stream = self._streams.side()
-        client = self._link.get()
+        self._report.adopted[order.request] = 1
+        client = self._link.ready()
+        if client is None:
+            self._give_up(loading)
+            return loading
         try:
-            if client is None:
-                raise DeadlineError("no daemon")
             mine: List[Tuple[int, SlicedLoad]] = []
             for group, (part, ids) in enumerate(zip(self._parts, order.ids)):
                 if any(b is not None for b in ids):
@@ -207,12 +210,15 @@ class WorkerSide:
                         mine.append((group, load))
             sliced.extend(mine)
             self.counts["loads"] += 1
+            self._link.answered()
         except KvcacheError as error:
             self._failed(error)
-            loading.loads.clear()
-            self._lose(loading, loading.wanted)
-        self._report.adopted[order.request] = 1
+            self._give_up(loading)
         return loading
+
+    def _give_up(self, loading: _Loading) -> None:
+        loading.loads.clear()
+        self._lose(loading, loading.wanted)
 
     def _load(
         self, client: Client, part: Part, order: LoadOrder, ids: Sequence[Optional[int]],
@@ -310,7 +316,7 @@ class WorkerSide:
         ]
 
     def _save(self, orders: Sequence[SaveOrder]) -> None:
-        client = self._link.get()
+        client = self._link.ready()
         if client is None:
             self.counts["dropped_saves"] += len(orders)
             return
@@ -319,12 +325,13 @@ class WorkerSide:
         for entries in self._packets(orders):
             try:
                 self._save_entries(client, entries)
+                self._link.answered()
             except KvcacheError as error:
                 self.counts["dropped_saves"] += 1
                 self._failed(error)
                 if isinstance(error, StaleError):
                     self._renew()
-                if isinstance(error, SessionError):
+                if isinstance(error, (SessionError, DeadlineError)):
                     return
 
     def _packets(self, orders: Sequence[SaveOrder]) -> List[List[SaveEntry]]:
