@@ -71,7 +71,7 @@ static const struct option_row rows[] = {
     {"directory", OPTION_TEXT, FIELD(directory), "HOST:PORT",
      "a Redis that runs, by which they know each other instead", 0, 0, NULL},
     {"kill-daemon", OPTION_UINT32, FIELD(kill_daemon), "PERCENT",
-     "kill the second daemon after so many of the requests; its workers go on without", 1, 99,
+     "kill the second daemon after so many of its workers' requests; they go on without", 1, 99,
      NULL},
     {"workers", OPTION_UINT32, FIELD(workers), "N", "worker processes [2]", 1, WORKERS_MAX, NULL},
     {"limit", OPTION_UINT64, FIELD(limit), "N", "requests to replay [all]", 1, UINT32_MAX, NULL},
@@ -124,6 +124,11 @@ static bool parse(struct replay *replay, int argc, char **argv, int *exit_status
     return false;
 }
 
+static bool is_of_other(const struct replay *replay, uint32_t worker)
+{
+    return replay->daemons == 2 && worker % 2 == 1;
+}
+
 static bool start_worker(struct replay *replay, uint32_t index)
 {
     pid_t parent = getpid(), pid = fork();
@@ -133,9 +138,8 @@ static bool start_worker(struct replay *replay, uint32_t index)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(1);
-        const bool of_other = replay->daemons == 2 && index % 2 == 1;
-        struct worker_options options = {.socket =
-                                             of_other ? replay->other.socket : replay->ctl->socket,
+        struct worker_options options = {.socket = is_of_other(replay, index) ? replay->other.socket
+                                                                              : replay->ctl->socket,
                                          .remote_ms = replay->daemons == 2 ? REMOTE_MS : 0,
                                          .trace = &replay->trace,
                                          .tally = replay->tally,
@@ -182,13 +186,25 @@ static void kill_one(struct replay *replay, unsigned *state)
         replay->killed++;
 }
 
+/* How far its own workers have come: those of the first daemon may be far ahead, or behind. */
+static uint64_t other_percent(const struct replay *replay)
+{
+    uint64_t done = 0, all = 0;
+
+    for (uint32_t w = 0; w < replay->workers; w++) {
+        if (!is_of_other(replay, w))
+            continue;
+        done += atomic_load(&replay->tally->workers[w].next);
+        all += replay->trace.n_requests;
+    }
+    return all > 0 ? done * 100 / all : 100;
+}
+
 /* The second daemon, once it is time. */
 static void kill_daemon(struct replay *replay)
 {
-    const uint64_t done = tally_sum(replay->tally, requests);
-
     if (!replay->kill_daemon || replay->before.requests ||
-        done * 100 < replay->trace.n_requests * replay->kill_daemon)
+        other_percent(replay) < replay->kill_daemon)
         return;
     private_kill(&replay->other);
     report_part_take(replay->tally, &replay->before);
