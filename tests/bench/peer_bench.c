@@ -1,6 +1,8 @@
 /*
  * Blocks from a peer on this machine, over TCP on loopback, beside ucx_perftest (Debian: ucx-utils)
- * on the same transport, with messages of the same size, by turns in the same run; medians.
+ * on the same transport, by turns in the same run; medians. Its messages are of the same size, and
+ * then of as many bytes as all blocks of the scene have: it sends and receives in one buffer, which
+ * stays in the caches if it is small, and the daemons' blocks are other memory each time.
  *
  *     build/tests/bench/peer_bench [FOLDER OF THE PROGRAMS [SCENE [MODE]]]
  *
@@ -21,6 +23,7 @@
 #include <unistd.h>
 
 #include "client/kvcache.h"
+#include "tests/bench/perftest.h"
 
 #define BATCH      64u
 #define BLOCKS_MAX 1024u /* of a lookup */
@@ -263,41 +266,6 @@ static double median(double *values, uint32_t n)
     return values[n / 2];
 }
 
-/* Two ucx_perftest on loopback, one-way, in GB/s; 0: it is not there. */
-static double reference(uint64_t bytes)
-{
-    char command[256], line[256];
-    double rate = 0, value;
-    pid_t server = fork();
-    FILE *pipe;
-
-    if (server == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (freopen("/dev/null", "w", stdout) == NULL || freopen("/dev/null", "w", stderr) == NULL)
-            _exit(127);
-        setenv("UCX_TLS", "tcp", 1);
-        execlp("ucx_perftest", "ucx_perftest", "-p", "37410", "-c", "0", NULL);
-        _exit(127);
-    }
-    usleep(300000);
-    snprintf(command, sizeof(command),
-             "UCX_TLS=tcp ucx_perftest -p 37410 127.0.0.1 -c 1 -t ucp_am_bw -s %llu -n %llu -w 8 "
-             "-f 2>&1",
-             (unsigned long long)bytes, (unsigned long long)((768ull << 20) / bytes));
-    pipe = popen(command, "r");
-    while (pipe != NULL && fgets(line, sizeof(line), pipe) != NULL) {
-        double n, typical, average, overall;
-
-        if (sscanf(line, "%lf %lf %lf %lf %lf", &n, &typical, &average, &overall, &value) == 5)
-            rate = value * 1048576 / 1e9;
-    }
-    if (pipe != NULL)
-        pclose(pipe);
-    kill(server, SIGKILL);
-    waitpid(server, NULL, 0);
-    return rate;
-}
-
 /* Numbers of `kvcachectl peers`, summed over the rows of daemons that this one asks. */
 static uint64_t peers_sum(int i, const char *field)
 {
@@ -358,11 +326,23 @@ static void close_pair(struct worker *from, struct worker *to)
     stop_all();
 }
 
+/* The reference's rates, of messages as large as the daemons' and as all that they move. */
+struct beside {
+    uint64_t bytes[2];
+    double rates[2][ROUNDS];
+};
+
+static void measure(struct beside *b, uint32_t round)
+{
+    for (int i = 0; i < 2; i++)
+        b->rates[i][round] = perftest_rate(b->bytes[i]) / 1e9;
+}
+
 static void lookups(const char *mode, uint64_t message)
 {
     const double bytes = 3072.0 * SLICES * BATCH;
-    double times[ROUNDS * LOOKUPS], trips[LOOKUPS * ROUNDS], rates[ROUNDS], used = 0, rate, p50;
-    double trip, best;
+    double times[ROUNDS * LOOKUPS], trips[LOOKUPS * ROUNDS], used = 0, p50, trip;
+    struct beside beside = {.bytes = {message, LOOKUPS * BATCH * 3072 * SLICES}};
     struct worker from, to;
     uint32_t n = 0;
 
@@ -373,7 +353,7 @@ static void lookups(const char *mode, uint64_t message)
         fetch(&to, 0, BATCH);
     part_pair();
     for (uint32_t round = 0; round < ROUNDS; round++) {
-        rates[round] = reference(message);
+        measure(&beside, round);
         for (uint32_t i = 0; i < LOOKUPS; i++, n++) {
             double before = used_ms(), begin;
 
@@ -386,17 +366,19 @@ static void lookups(const char *mode, uint64_t message)
         }
     }
     close_pair(&from, &to);
-    rate = median(rates, ROUNDS);
     p50 = median(times, n);
     trip = median(trips, n);
-    best = rates[ROUNDS - 1];
-    printf("lookup %-6s 64 x 192 KiB: p50 %6.2f ms, best %6.2f ms, %5.2f ms of processors; "
-           "ucx_perftest (%llu KiB) %5.2f GB/s, %6.2f ms; round trip %.2f ms; %.2f x (bytes + 2 "
-           "round trips), best by best %.2f\n",
-           mode, p50, times[0], used / n, (unsigned long long)message >> 10, rate,
-           rate > 0 ? bytes / rate / 1e6 : 0, trip,
-           rate > 0 ? p50 / (bytes / rate / 1e6 + 2 * trip) : 0,
-           rate > 0 ? times[0] / (bytes / best / 1e6 + 2 * trip) : 0);
+    printf("lookup %-6s 64 x 192 KiB: p50 %.2f ms, best %.2f ms, %.2f ms of processors; round trip "
+           "%.2f ms\n",
+           mode, p50, times[0], used / n, trip);
+    for (int i = 0; i < 2; i++) {
+        const double rate = median(beside.rates[i], ROUNDS), best = beside.rates[i][ROUNDS - 1];
+
+        printf("    ucx_perftest (%llu KiB) %.2f GB/s, %.2f ms: %.2f x (bytes + 2 round trips), "
+               "best by best %.2f\n",
+               (unsigned long long)beside.bytes[i] >> 10, rate, bytes / rate / 1e6,
+               p50 / (bytes / rate / 1e6 + 2 * trip), times[0] / (bytes / best / 1e6 + 2 * trip));
+    }
     fflush(stdout);
 }
 
@@ -404,7 +386,9 @@ static void throughput(const char *mode, uint32_t slice_bytes, uint64_t message)
 {
     const uint64_t block = (uint64_t)slice_bytes * SLICES;
     const uint32_t n = (uint32_t)((192ull << 20) / block);
-    double times[ROUNDS], rates[ROUNDS], used = 0, ours, rate;
+    const double bytes = (double)(n * block);
+    struct beside beside = {.bytes = {message, n * block}};
+    double times[ROUNDS], used = 0, ours;
     struct worker from, to;
 
     open_pair(mode, slice_bytes, &from, &to);
@@ -416,21 +400,25 @@ static void throughput(const char *mode, uint32_t slice_bytes, uint64_t message)
     for (uint32_t round = 0; round < ROUNDS; round++) {
         double before;
 
-        rates[round] = reference(message);
+        measure(&beside, round);
         before = used_ms();
         times[round] = fetch(&to, 0, n);
         used += used_ms() - before;
         verify(&to, 0, n);
     }
     close_pair(&from, &to);
-    ours = (double)(n * block) / median(times, ROUNDS) / 1e6;
-    rate = median(rates, ROUNDS);
-    printf("throughput %-6s blocks of %4llu KiB: %5.2f GB/s, %.2f ms of processors a 12 MiB; "
-           "ucx_perftest (%llu KiB) %5.2f GB/s: %.2f of it, best by best %.2f\n",
-           mode, (unsigned long long)block >> 10, ours,
-           used / ROUNDS / ((double)(n * block) / (12 << 20)), (unsigned long long)message >> 10,
-           rate, rate > 0 ? ours / rate : 0,
-           rate > 0 ? (double)(n * block) / times[0] / 1e6 / rates[ROUNDS - 1] : 0);
+    ours = bytes / median(times, ROUNDS) / 1e6;
+    printf("throughput %-6s blocks of %4llu KiB: %.2f GB/s, best %.2f, %.2f ms of processors a "
+           "12 MiB\n",
+           mode, (unsigned long long)block >> 10, ours, bytes / times[0] / 1e6,
+           used / ROUNDS / (bytes / (12 << 20)));
+    for (int i = 0; i < 2; i++) {
+        const double rate = median(beside.rates[i], ROUNDS), best = beside.rates[i][ROUNDS - 1];
+
+        printf("    ucx_perftest (%llu KiB) %.2f GB/s: %.2f of it, best by best %.2f\n",
+               (unsigned long long)beside.bytes[i] >> 10, rate, ours / rate,
+               bytes / times[0] / 1e6 / best);
+    }
     fflush(stdout);
 }
 
