@@ -10,7 +10,9 @@
  *
  *     round    those since the line before
  *     forget   the same, and they do not count any more
- *     all      all that count
+ *     quiet    the same, and they count among those of a daemon at rest
+ *     all      all that count, but for those
+ *     rests    all of a daemon at rest
  */
 #include <poll.h>
 #include <stdbool.h>
@@ -48,6 +50,7 @@ struct probe {
     uint8_t *cache;
     unsigned random;
     struct series lookups, echoes;
+    struct series quiet_lookups, quiet_echoes;
     char line[16];
     size_t len;
 };
@@ -201,17 +204,29 @@ static void go_on(struct series *series, bool forget)
     series->first = series->n;
 }
 
+static void copy_since(const struct series *from, struct series *to)
+{
+    for (size_t i = from->first; i < from->n; i++)
+        note(to, (double)from->micros[i]);
+}
+
 static void take_line(struct probe *p)
 {
-    const bool all = strcmp(p->line, "all") == 0, forget = strcmp(p->line, "forget") == 0;
+    const bool rests = strcmp(p->line, "rests") == 0, all = rests || strcmp(p->line, "all") == 0;
+    const bool quiet = strcmp(p->line, "quiet") == 0, forget = strcmp(p->line, "forget") == 0;
+    struct series *lookups = rests ? &p->quiet_lookups : &p->lookups;
 
+    if (quiet) {
+        copy_since(&p->lookups, &p->quiet_lookups);
+        copy_since(&p->echoes, &p->quiet_echoes);
+    }
     putchar('{');
-    tell(&p->lookups, all, "");
-    tell(&p->echoes, all, "echo_");
-    printf("\"lookups\": %zu}\n", p->lookups.n - (all ? 0 : p->lookups.first));
+    tell(lookups, all, "");
+    tell(rests ? &p->quiet_echoes : &p->echoes, all, "echo_");
+    printf("\"lookups\": %zu}\n", lookups->n - (all ? 0 : lookups->first));
     fflush(stdout);
-    go_on(&p->lookups, forget);
-    go_on(&p->echoes, forget);
+    go_on(&p->lookups, forget || quiet);
+    go_on(&p->echoes, forget || quiet);
 }
 
 /* Until the time of the next lookup. false: the end. */
@@ -266,5 +281,7 @@ int main(int argc, char **argv)
     munmap(p.cache, (size_t)BLOCKS * SLOT_BYTES);
     free(p.lookups.micros);
     free(p.echoes.micros);
+    free(p.quiet_lookups.micros);
+    free(p.quiet_echoes.micros);
     return 0;
 }
