@@ -59,6 +59,26 @@ static kvc_status judge_on_gpus(struct batch *b)
     return status;
 }
 
+/* What seems to be here may be written while it is read; then its checksum is wrong, and it is read
+ * again. So that is no race to tell of. */
+#ifdef __SANITIZE_THREAD__
+void AnnotateIgnoreReadsBegin(const char *file, int line);
+void AnnotateIgnoreReadsEnd(const char *file, int line);
+#else
+#define AnnotateIgnoreReadsBegin(file, line) ((void)(file), (void)(line))
+#define AnnotateIgnoreReadsEnd(file, line)   ((void)(file), (void)(line))
+#endif
+
+static kvc_status judge_early(struct batch *b, uint32_t i)
+{
+    kvc_status status;
+
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    status = judge_block(b, NULL, i);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    return status;
+}
+
 static void judge_cb(uv_work_t *work)
 {
     struct batch *b = container_of(work, struct batch, work);
@@ -71,7 +91,8 @@ static void judge_cb(uv_work_t *work)
         return;
     }
     for (uint64_t left = b->taken & ~b->judged; left != 0; left &= left - 1) {
-        kvc_status status = judge_block(b, packed, (uint32_t)__builtin_ctzll(left));
+        const uint32_t i = (uint32_t)__builtin_ctzll(left);
+        kvc_status status = b->certain & 1ull << i ? judge_block(b, packed, i) : judge_early(b, i);
 
         if (status != KVC_OK && b->pool_status == KVC_OK)
             b->pool_status = status;
