@@ -109,7 +109,7 @@ static void collect_layouts(struct store *store)
     }
 }
 
-void rows_collect(struct store *store, uint32_t tenant)
+uint32_t rows_collect(struct store *store, uint32_t tenant, uint32_t most)
 {
     uint64_t marks[TABLE_PARTS / 64] = {0}, kept[TABLE_NAMESPACES / 64] = {0};
     uint32_t n = 0;
@@ -121,7 +121,7 @@ void rows_collect(struct store *store, uint32_t tenant)
         if (marks[i / 64] >> i % 64 & 1)
             kept[ns / 64] |= 1ull << ns % 64;
     }
-    for (uint32_t i = 0; i < TABLE_NAMESPACES; i++) {
+    for (uint32_t i = 0; i < TABLE_NAMESPACES && n < most; i++) {
         const struct table_namespace *ns = table_namespace(store->table, i);
 
         if (ns->used == ROW_NEVER)
@@ -135,6 +135,7 @@ void rows_collect(struct store *store, uint32_t tenant)
     collect_layouts(store);
     if (n > 0)
         log_info("store", "namespaces that nobody needs are forgotten count=%u", n);
+    return n;
 }
 
 static bool has_namespace(const struct store *store, uint32_t tenant)
@@ -152,7 +153,7 @@ static bool has_namespace(const struct store *store, uint32_t tenant)
 
 void rows_collect_tenants(struct store *store)
 {
-    rows_collect(store, TABLE_NONE);
+    rows_collect(store, TABLE_NONE, UINT32_MAX);
     for (uint32_t t = 0; t < TABLE_TENANTS; t++) {
         uint32_t owned = 0;
 

@@ -8,8 +8,12 @@
 
 #include "daemon/store/state.h"
 
-/* Gives back what it can, of one tenant or of all (TABLE_NONE). Visits every row. */
-void rows_collect(struct store *store, uint32_t tenant);
+/*
+ * Gives back what it can, of one tenant or of all (TABLE_NONE), but no more than `most` namespaces:
+ * each of them is a walk over all parts. Returns how many.
+ */
+#define ROWS_SOME 16u
+uint32_t rows_collect(struct store *store, uint32_t tenant, uint32_t most);
 
 /*
  * Gives back tenants, of what rows_collect has left. Extents of those who are away and have no

@@ -97,13 +97,15 @@ kvc_status share_check_part(const struct owner *owner, const struct store_part *
     if (found != TABLE_NONE)
         return KVC_OK;
     status = check_new(owner, part.namespace_ == TABLE_NONE, part.layout, why);
-    if (status == KVC_OK)
-        return status;
     /* Rows of the tenant that nobody needs, or if the table is full, of anybody. */
-    rows_collect(owner->store, status == KVC_E_NO_ROOM ? TABLE_NONE : part.tenant);
-    part.namespace_ = table_find_namespace(table, part.tenant, in->namespace_digest);
-    part.layout = find_layout(table, in);
-    return check_new(owner, part.namespace_ == TABLE_NONE, part.layout, why);
+    while (status != KVC_OK &&
+           rows_collect(owner->store, status == KVC_E_NO_ROOM ? TABLE_NONE : part.tenant,
+                        ROWS_SOME) > 0) {
+        part.namespace_ = table_find_namespace(table, part.tenant, in->namespace_digest);
+        part.layout = find_layout(table, in);
+        status = check_new(owner, part.namespace_ == TABLE_NONE, part.layout, why);
+    }
+    return status;
 }
 
 bool share_has_session(const struct store *store, uint32_t tenant)

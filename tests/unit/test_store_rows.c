@@ -89,6 +89,27 @@ START_TEST(namespaces_that_nobody_needs_make_room)
 }
 END_TEST
 
+/* Nobody waits until all are gone. */
+START_TEST(few_namespaces_make_room_at_a_time)
+{
+    struct kit_owner *owner;
+    struct store_part_info info;
+    uint32_t n = 0;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 32});
+    owner = kit_owner(&kit, STORE_ROLE_SCHEDULER);
+    while (try_register(owner, n, 4096, &info) == KVC_OK)
+        n++;
+    ck_assert_uint_eq(count_namespaces(), KVC_TENANT_NAMESPACES_MAX);
+    go(owner);
+    owner = kit_owner(&kit, STORE_ROLE_SCHEDULER);
+    ck_assert_int_eq(try_register(owner, n, 4096, &info), KVC_OK);
+    ck_assert_uint_eq(count_namespaces(), KVC_TENANT_NAMESPACES_MAX - ROWS_SOME + 1);
+    check_table();
+    kit_close(&kit);
+}
+END_TEST
+
 /* Blocks, whoever saved them, and quotas that somebody has set keep a namespace. */
 START_TEST(namespaces_with_blocks_or_quotas_stay)
 {
@@ -214,5 +235,6 @@ START_TEST(extents_of_a_tenant_that_has_gone_become_free)
 END_TEST
 
 CHECK_MAIN("store/rows", CHECK_LIFE_S, namespaces_that_nobody_needs_make_room,
-           namespaces_with_blocks_or_quotas_stay, layouts_come_back_with_their_parts,
-           tenants_that_have_gone_make_room, extents_of_a_tenant_that_has_gone_become_free)
+           few_namespaces_make_room_at_a_time, namespaces_with_blocks_or_quotas_stay,
+           layouts_come_back_with_their_parts, tenants_that_have_gone_make_room,
+           extents_of_a_tenant_that_has_gone_become_free)
