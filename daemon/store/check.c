@@ -275,7 +275,8 @@ static const char *check_totals(const struct recount *r)
         return "open loads are miscounted";
     if (r->leases != store->leases.count || r->leases != store->lease_ends.count)
         return "leases are miscounted";
-    if (r->watched != list_length(&store->young) + list_length(&store->old))
+    if (r->watched != list_length(&store->young) + list_length(&store->old) ||
+        r->watched != list_length(&store->words))
         return "watched words are not those of the pages";
     return NULL;
 }

@@ -57,6 +57,7 @@ kvc_status page_create(struct owner *owner, struct page **ret)
         page->words[i].page = page;
         page->words[i].next_free = (uint16_t)(i + 1);
         list_init(&page->words[i].watch);
+        list_init(&page->words[i].wait);
     }
     *ret = page;
     return KVC_OK;
@@ -69,8 +70,10 @@ void page_destroy(struct page *page)
     if (!page)
         return;
     events = &page->owner->store->config.events;
-    for (uint32_t i = 0; i < KVC_PAGE_WORDS; i++)
+    for (uint32_t i = 0; i < KVC_PAGE_WORDS; i++) {
         list_remove(&page->words[i].watch);
+        list_remove(&page->words[i].wait);
+    }
     if (events->page_free) {
         events->page_free(events->ctx, page->memory, PAGE_BYTES, page->fd);
     } else {
@@ -128,6 +131,7 @@ void page_give(struct word *word)
 
     assert(word->kind != WORD_UNUSED && page->outstanding > 0);
     list_remove(&word->watch);
+    list_remove(&word->wait);
     word->kind = WORD_UNUSED;
     word->object = NULL;
     word->next_free = page->first_free;

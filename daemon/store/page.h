@@ -24,7 +24,8 @@ struct word {
     uint64_t seen;   /* value that was last read and was not the number */
     uint64_t issued; /* clock_us */
     uint64_t due;    /* clock_us of the next look, for old ones */
-    struct list watch;
+    struct list watch; /* store::young or store::old */
+    struct list wait;  /* store::words */
     struct page *page;
     void *object; /* struct chunk or struct load */
     uint16_t next_free;

@@ -6,7 +6,9 @@
 #define YOUNG_US      CLOCK_S_US
 #define YOUNG_POLL_US (KVC_POLL_MS * CLOCK_MS_US)
 #define OLD_POLL_US   (KVC_POLL_OLD_MS * CLOCK_MS_US)
-#define AHEAD_WORDS   64u /* of others, looked at before a lookup: some ns each */
+#define TURN_LOOKS    4096u /* at words, in one turn */
+#define ARRIVAL_LOOKS 64u   /* as many looks as one that has arrived costs, with its blocks */
+#define AHEAD_WORDS   64u   /* of others, looked at before a lookup: some ns each */
 
 /* Takes nothing but this word from the lists of words. */
 static void arrived(struct store *store, struct word *word)
@@ -22,6 +24,19 @@ void proof_watch(struct store *store, struct word *word)
     if (list_empty(&store->young))
         store->young_due = word->issued + YOUNG_POLL_US;
     list_push_back(&store->young, &word->watch);
+    list_push_back(&store->words, &word->wait);
+}
+
+/* false: it has not. Counts down what the turn has left. */
+static bool has_arrived(struct store *store, struct word *word, uint32_t *looks)
+{
+    const bool is_here = page_look(word, &store->stats.stale_completions);
+    const uint32_t cost = is_here ? ARRIVAL_LOOKS : 1;
+
+    *looks -= cost < *looks ? cost : *looks;
+    if (is_here)
+        arrived(store, word);
+    return is_here;
 }
 
 bool proof_look(struct owner *owner)
@@ -61,34 +76,38 @@ bool proof_look_ahead(struct owner *owner)
     return any;
 }
 
-static void look_at_young(struct store *store, uint64_t now)
+/* Each once, or some: those that wait longest for a look come first. */
+static void look_at_young(struct store *store, uint64_t now, uint32_t *looks)
 {
-    struct word *word, *after;
+    struct word *word, *first = NULL;
+    bool any = false;
 
-    list_for_each_safe(word, after, &store->young, watch) {
-        if (page_look(word, &store->stats.stale_completions)) {
-            arrived(store, word);
+    while (*looks > 0 && (word = list_first(&store->young, struct word, watch)) && word != first) {
+        if (has_arrived(store, word, looks)) {
+            any = true;
         } else if (now - word->issued >= YOUNG_US) {
             word->due = now + OLD_POLL_US;
             list_move_back(&store->old, &word->watch);
+        } else {
+            list_move_back(&store->young, &word->watch);
+            first = first ? first : word;
         }
     }
-    store->young_due = now + YOUNG_POLL_US;
+    store->young_due = any && *looks == 0 ? now : now + YOUNG_POLL_US;
 }
 
 void proof_tick(struct store *store, uint64_t now)
 {
+    uint32_t looks = TURN_LOOKS;
     struct word *word;
 
     if (!list_empty(&store->young) && now >= store->young_due)
-        look_at_young(store, now);
-    while ((word = list_first(&store->old, struct word, watch)) && word->due <= now) {
-        if (page_look(word, &store->stats.stale_completions)) {
-            arrived(store, word);
-        } else {
-            word->due = now + OLD_POLL_US;
-            list_move_back(&store->old, &word->watch);
-        }
+        look_at_young(store, now, &looks);
+    while (looks > 0 && (word = list_first(&store->old, struct word, watch)) && word->due <= now) {
+        if (has_arrived(store, word, &looks))
+            continue;
+        word->due = now + OLD_POLL_US;
+        list_move_back(&store->old, &word->watch);
     }
 }
 
@@ -116,11 +135,7 @@ void proof_waive(struct owner *owner)
 
 uint64_t proof_oldest(const struct store *store)
 {
-    uint64_t oldest = UINT64_MAX;
-    const struct word *word;
+    const struct word *word = list_first(&store->words, struct word, wait);
 
-    list_for_each(word, &store->old, watch)
-        oldest = word->issued < oldest ? word->issued : oldest;
-    word = list_first(&store->young, struct word, watch);
-    return word && word->issued < oldest ? word->issued : oldest;
+    return word ? word->issued : UINT64_MAX;
 }

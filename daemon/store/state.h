@@ -90,7 +90,8 @@ struct store {
     struct list saves;      /* copying, by deadline */
     struct list ended;      /* aborted and still owed words, oldest first */
     struct list reports;    /* ended, save_done is due */
-    struct list young, old; /* words: by issue; by the time of their next look */
+    struct list words;      /* all that are waited for, by issue */
+    struct list young, old; /* of them: by their latest look; by the time of their next */
     uint64_t young_due;
     struct list moves; /* in flight */
     uint64_t moving_bytes;

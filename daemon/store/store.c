@@ -129,6 +129,7 @@ kvc_status store_create(const struct store_config *config, struct store **ret)
     list_init(&store->saves);
     list_init(&store->ended);
     list_init(&store->reports);
+    list_init(&store->words);
     list_init(&store->young);
     list_init(&store->old);
     list_init(&store->moves);

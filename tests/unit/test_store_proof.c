@@ -521,6 +521,36 @@ START_TEST(proof_time_that_is_made_shorter)
 }
 END_TEST
 
+/* However many have arrived at once: each publishes a chunk. */
+START_TEST(proofs_are_taken_by_turns)
+{
+    static struct kit_save saves[6];
+    struct kit_owner *worker;
+    uint64_t published = 0;
+    uint32_t turns = 0;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 8192, .slot_bytes = 4096});
+    worker = kit_worker(&kit);
+    for (uint32_t i = 0; i < 6; i++)
+        kit_save(&kit, worker, i * KVC_KEYS_MAX, KVC_KEYS_MAX, &saves[i]);
+    for (uint32_t i = 0; i < 6; i++)
+        for (uint32_t chunk = 0; chunk < saves[i].result.n_chunks; chunk++)
+            kit_write(&kit, &saves[i], chunk);
+    clock_advance(KVC_POLL_MS * CLOCK_MS_US);
+    for (; published < 6 * KVC_KEYS_MAX; turns++) {
+        const uint64_t before = published;
+
+        ck_assert_uint_eq(store_next_wake(kit.store), 0);
+        store_tick(kit.store);
+        published = kit_stats(&kit).published_blocks;
+        ck_assert_uint_gt(published, before);
+        ck_assert_uint_le(published, before + 64 * KVC_CHUNK_BLOCKS);
+    }
+    ck_assert_uint_ge(turns, 2);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(proof_is_taken_when_the_session_ends)
 {
     struct kit_owner *worker = open_three_chunks(512), *second = kit_worker(&kit);
@@ -586,24 +616,21 @@ START_TEST(proof_wakes_each_ms_and_old_words_each_100_ms)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 0, CHECK_BOTH_WAYS},
-                 {S12_wrong_numbers_prove_nothing, 0, 0},
-                 {S13_chunks_appear_in_order, 0, 0, CHECK_BOTH_WAYS},
-                 {S13_a_nudge_publishes_at_once, 0, 0},
-                 {S12_who_looks_up_sees_what_is_complete, 0, 1},
-                 {S14_failure_drops_exactly_the_unpublished, 0, CASES - 1, CHECK_BOTH_WAYS},
-                 {S14_published_keys_keep_leases_and_order, 0, 0, CHECK_BOTH_WAYS},
-                 {S14_failed_copy_of_the_daemon, 0, 2, CHECK_DAEMON_COPIES},
-                 {S15_only_the_daemon_ends_its_copies, 0, 0, CHECK_DAEMON_COPIES},
-                 {S15_quarantined_slots_are_not_given_away, 0, 0},
-                 {S15_a_worker_that_lost_its_socket_drains, 0, 0},
-                 {S15_drained_of_the_session_itself, 0, 0},
-                 {S16_cancel_keeps_what_is_published_and_answers_once, 0, 0, CHECK_BOTH_WAYS},
-                 {S16_cancel_of_a_save_that_is_complete, 0, 0, CHECK_BOTH_WAYS},
-                 {S16_cancel_before_the_answer, 0, 0, CHECK_BOTH_WAYS},
-                 {S17_what_is_stale_changes_nothing_and_is_counted, 0, 0, CHECK_BOTH_WAYS},
-                 {proof_never_enqueued_chunks_free_their_slots, 0, 0},
-                 {proof_time_that_is_made_shorter, 0, 0},
-                 {proof_is_taken_when_the_session_ends, 0, 0},
-                 {proof_session_ends_while_its_save_waits_for_room, 0, 0},
-                 {proof_wakes_each_ms_and_old_words_each_100_ms, 0, 0})
+CHECK_MAIN_LOOPS(
+    "store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 0, CHECK_BOTH_WAYS},
+    {S12_wrong_numbers_prove_nothing, 0, 0}, {S13_chunks_appear_in_order, 0, 0, CHECK_BOTH_WAYS},
+    {S13_a_nudge_publishes_at_once, 0, 0}, {S12_who_looks_up_sees_what_is_complete, 0, 1},
+    {S14_failure_drops_exactly_the_unpublished, 0, CASES - 1, CHECK_BOTH_WAYS},
+    {S14_published_keys_keep_leases_and_order, 0, 0, CHECK_BOTH_WAYS},
+    {S14_failed_copy_of_the_daemon, 0, 2, CHECK_DAEMON_COPIES},
+    {S15_only_the_daemon_ends_its_copies, 0, 0, CHECK_DAEMON_COPIES},
+    {S15_quarantined_slots_are_not_given_away, 0, 0},
+    {S15_a_worker_that_lost_its_socket_drains, 0, 0}, {S15_drained_of_the_session_itself, 0, 0},
+    {S16_cancel_keeps_what_is_published_and_answers_once, 0, 0, CHECK_BOTH_WAYS},
+    {S16_cancel_of_a_save_that_is_complete, 0, 0, CHECK_BOTH_WAYS},
+    {S16_cancel_before_the_answer, 0, 0, CHECK_BOTH_WAYS},
+    {S17_what_is_stale_changes_nothing_and_is_counted, 0, 0, CHECK_BOTH_WAYS},
+    {proof_never_enqueued_chunks_free_their_slots, 0, 0}, {proof_time_that_is_made_shorter, 0, 0},
+    {proofs_are_taken_by_turns, 0, 0}, {proof_is_taken_when_the_session_ends, 0, 0},
+    {proof_session_ends_while_its_save_waits_for_room, 0, 0},
+    {proof_wakes_each_ms_and_old_words_each_100_ms, 0, 0})
