@@ -4,6 +4,7 @@
  */
 #include "daemon/store/flush.h"
 
+#include "daemon/base/fault.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/pin.h"
@@ -58,9 +59,10 @@ static uint64_t make_stale(struct store *store, uint32_t namespace_)
     return blocks;
 }
 
+/* "flush.turn" makes turns as short as can be. */
 void flush_tick(struct store *store)
 {
-    uint32_t looks = FLUSH_LOOKS, steps = FLUSH_STEPS;
+    uint32_t looks = FLUSH_LOOKS, steps = fault_fires("flush.turn") ? 1 : FLUSH_STEPS;
 
     for (; store->stale > 0 && looks > 0 && steps > 0; looks--, store->sweep++) {
         const struct block *block = blocks_get(store->blocks, store->sweep);

@@ -1,4 +1,5 @@
 /* Flushes and pins: blocks by name. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/clock.h"
@@ -311,6 +312,126 @@ START_TEST(S42_what_is_under_way_in_flushed_blocks_ends_before_their_slots_come_
 }
 END_TEST
 
+/* What random operations leave of keys while flushed blocks lie about everywhere. */
+#define CHAOS_KEYS 200u
+
+struct chaos {
+    struct kit_owner *worker;
+    unsigned random;
+    bool saved[CHAOS_KEYS]; /* since the latest flush */
+    struct kit_save late;   /* has not been proved; owner NULL: there is none */
+    uint64_t flushed;
+};
+
+static uint32_t below(struct chaos *c, uint32_t n)
+{
+    return (uint32_t)rand_r(&c->random) % n;
+}
+
+static void prove(struct chaos *c, struct kit_save *proved)
+{
+    for (uint32_t i = 0; i < proved->result.n_chunks; i++)
+        kit_write(&kit, proved, i);
+    clock_advance(KVC_POLL_MS * CLOCK_MS_US);
+    store_tick(kit.store);
+    for (uint32_t i = 0; i < proved->n_keys; i++)
+        c->saved[proved->keys[i]] |= proved->states[i] == STORE_KEY_ASSIGNED;
+    proved->owner = NULL;
+}
+
+static void chaos_save(struct chaos *c)
+{
+    const uint32_t n = 1 + below(c, 12);
+    struct kit_entry entry = kit_entry(&kit, below(c, CHAOS_KEYS - n), n);
+
+    ck_assert_int_eq(kit_save_open(&kit, c->worker, &entry, 1, &save), KVC_OK);
+    while (save.short_of > 0 && kit_moves(&kit, 1, KVC_OK) > 0)
+        save.short_of = store_save_more(kit.store, save.open);
+    kit_save_seal(&kit, &save);
+    if (c->late.owner == NULL && below(c, 3) == 0)
+        c->late = save;
+    else
+        prove(c, &save);
+}
+
+static void chaos_load(struct chaos *c)
+{
+    uint64_t lease;
+    const uint32_t first = below(c, CHAOS_KEYS - 8);
+    const uint32_t count = kit_lookup(&kit, c->worker, first, 8, &lease);
+
+    if (count == 0)
+        return;
+    kit_load(&kit, c->worker, lease, 0, first, count, &load);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    kit_release(&kit, c->worker, lease);
+}
+
+static void chaos_step(struct chaos *c)
+{
+    switch (below(c, 12)) {
+    case 0:
+        c->flushed += flush((struct store_scope){.part = kit.part});
+        kit.epoch++;
+        memset(c->saved, 0, sizeof(c->saved));
+        if (c->late.owner != NULL)
+            prove(c, &c->late);
+        memset(c->saved, 0, sizeof(c->saved));
+        break;
+    case 1:
+        chaos_load(c);
+        break;
+    case 2:
+        if (c->late.owner != NULL)
+            prove(c, &c->late);
+        break;
+    case 3:
+        (void)pin(of_keys(c->worker, below(c, CHAOS_KEYS - 4), 4), 1 + below(c, 2));
+        break;
+    case 4:
+        kit_moves(&kit, 1 + below(c, 4), below(c, 10) == 0 ? KVC_E_DEVICE : KVC_OK);
+        break;
+    case 5:
+        clock_advance(below(c, 400) * CLOCK_MS_US);
+        store_tick(kit.store);
+        break;
+    default:
+        chaos_save(c);
+    }
+    kit_check(&kit);
+    kit.n_done = 0; /* what it was told of so far */
+    for (uint32_t key = below(c, 20); key < CHAOS_KEYS; key += 20)
+        ck_assert(c->saved[key] || kit_probe(&kit, c->worker, key, 1) == 0);
+}
+
+/* _i: the seed. */
+START_TEST(S42_nothing_that_was_flushed_is_found_whatever_happens_to_its_blocks)
+{
+    static struct chaos chaos;
+
+    chaos = (struct chaos){.random = (unsigned)_i + 1};
+    kit_open(&kit, &(struct kit_config){
+                       .gpu_slots = 64, .host_slots = 64, .clean_low = 100, .clean_high = 300});
+    chaos.worker = kit_worker(&kit);
+    fault_arm("flush.turn", 0, UINT32_MAX);
+    for (int step = 0; step < 600; step++)
+        chaos_step(&chaos);
+    ck_assert_uint_gt(chaos.flushed, 200);
+    fault_off("flush.turn");
+    if (chaos.late.owner != NULL)
+        prove(&chaos, &chaos.late);
+    flush((struct store_scope){.part = kit.part});
+    kit.epoch++;
+    while (kit.n_moves > 0)
+        kit_moves(&kit, 1, KVC_OK);
+    clock_advance(CLOCK_S_US); /* old words are looked at less often */
+    kit_tick(&kit);
+    ck_assert_uint_eq(flushed_slots(0), 0);
+    kit_close(&kit);
+}
+END_TEST
+
 static void refused(struct store_scope scope, kvc_status expected, const char *field)
 {
     struct store_stats before = kit_stats(&kit), after;
@@ -539,6 +660,7 @@ CHECK_MAIN_LOOPS(
     {S42_what_was_flushed_makes_room_for_saves, 0, 0, CHECK_BOTH_WAYS},
     {S42_what_is_under_way_in_flushed_blocks_ends_before_their_slots_come_back, 0, 1,
      CHECK_BOTH_WAYS},
+    {S42_nothing_that_was_flushed_is_found_whatever_happens_to_its_blocks, 0, 9, CHECK_BOTH_WAYS},
     {S42_nonsense_is_refused, 0, 0, CHECK_BOTH_WAYS},
     {S28_a_pinned_block_is_not_evicted_until_its_time_is_over, 0, 0, CHECK_BOTH_WAYS},
     {S28_pins_cannot_freeze_the_store, 0, 0, CHECK_BOTH_WAYS},
