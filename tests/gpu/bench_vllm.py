@@ -3,13 +3,14 @@
 offloading to host memory. Every way has the same GPU memory for KV: a slab is taken from the
 engine's pool.
 
-Hits: prompts are computed, then served from the engine's own prefix cache, then, that having been
-reset, from what the way keeps elsewhere; tokens and their log probabilities have to be equal. There are
-more of them than the GPU tier holds, so that the first ones come from the host tier.
+Hits: prompts are computed, then each is served, the engine's own prefix cache having been reset, from
+what the way keeps elsewhere, and at once again from the own cache; tokens and their log probabilities
+have to be equal. There are more of them than the GPU tier holds, so that the first ones come from the
+host tier.
 
 Arrivals: eight streams decode while 16 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each. Warm: requests behind eight shared prefixes of 2048 tokens,
-16 and 32 at once. Both in turns of A B C C B A: "off" is the engine with the connector while that does
+16 and 32 at once, with 16 to 48 tokens of output. Both in turns of A B C C B A: "off" is the engine with the connector while that does
 nothing, so that what saving costs is seen within one process. Changes are between the two ways of one
 turn, with a 95 % interval of their mean over the turns (bootstrap).
 
@@ -45,6 +46,7 @@ WAYS = ("none", "kvcached", "offloading")
 BASES = (("kvcached", "off"), ("kvcached", "none"), ("off", "none"), ("offloading", "none"))
 if kit.REHEARSE:
     INCOMING, PROMPT, OUTPUT, TEMPLATE, REQUESTS, LENGTHS = 3, 300, 8, 32, 12, (512,)
+    POOL = {"0.5B": 1, "8B": 1}
     TOKEN_BYTES, SLAB = {"0.5B": 512, "8B": 512}, {"0.5B": 2 / 1024, "8B": 2 / 1024}
 
 
@@ -104,21 +106,22 @@ def hits(name, way, length):
     n = int(OVER * SLAB[name] * 2**30 / (length * TOKEN_BYTES[name])) + 1
     n = min(MOST, n) if way.way == "kvcached" else 6
     seeds = [(length * 100 + i, length) for i in range(-1, n)]
-    once = [[way.call("one", seed, MADE, False) for _ in range(2)] for seed in seeds]
+    computed = [way.call("one", seed, MADE, False) for seed in seeds]
     way.call("settled")
     found = {}
-    for seed, two in reversed(list(zip(seeds, once))[1:]):
-        three = way.call("one", seed, MADE, True)
-        if three is None or None in two:
+    for seed, cold in reversed(list(zip(seeds, computed))[1:]):
+        loaded = way.call("one", seed, MADE, True)
+        own = way.call("one", seed, MADE, False)
+        if None in (cold, own, loaded):
             return None
-        where = "nowhere" if three[2] == 0 else "host tier"
-        if way.way == "kvcached" and three[2]:
-            share = three[3] if three[3] is not None else 0.0
+        where = "nowhere" if loaded[2] == 0 else "host tier"
+        if way.way == "kvcached" and loaded[2]:
+            share = loaded[3] if loaded[3] is not None else 0.0
             where = "GPU tier" if share == 1 else "host tier" if share == 0 else "both tiers"
         record = found.setdefault(where, ([], [], [], []))
-        for have, one in zip(record, (*two, three)):
+        for have, one in zip(record, (cold, own, loaded)):
             have.append(one[0])
-        record[3].append(two[1][1] == three[1] and two[1][2] > 0)
+        record[3].append(own[1] == loaded[1] and own[2] > 0)
     return found
 
 

@@ -298,13 +298,15 @@ class Engine:
 
     def warm(self, seed, shared, length, own, requests, at_once, made):
         """Requests behind some shared prefixes, so many at once, after a reset of the own cache: s
-        to the first tokens, gaps between tokens, tokens a second."""
+        to the first tokens, gaps between tokens, tokens a second. made: tokens of each in the mean;
+        were they equal, requests would come in waves."""
         self.reset()
         some = random.Random(seed)
         prefixes = [some.choices(range(3, self.vocab), k=length) for _ in range(shared)]
         gc.collect()
         found, _, rate = self.serve(
-            [(0.0, f"{i}", prefixes[i % shared] + self.tokens(own), made) for i in range(requests)],
+            [(0.0, f"{i}", prefixes[i % shared] + self.tokens(own),
+              made // 2 + some.randrange(made + 1)) for i in range(requests)],
             at_once=at_once)
         gaps = [b - a for r in found.values() for a, b in zip(r[1], r[1][1:])]
         return [r[1][0] - r[0] for r in found.values()], gaps, rate
