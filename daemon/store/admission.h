@@ -6,6 +6,7 @@
 #define KVC_STORE_ADMISSION_H
 
 #include "daemon/store/owner.h"
+#include "daemon/store/room.h"
 #include "daemon/store/save.h"
 
 /* States of keys during admission, besides those of enum store_key. */
@@ -32,6 +33,7 @@ struct admission {
     uint32_t n_entries, n_keys;
     bool waiting; /* counted in store::waiting_saves */
     bool fresh;   /* what is missing has just been looked for, and no two entries can share it */
+    struct room_place reach; /* of who saves */
     struct admission_entry *entries;
     uint8_t *keys;
     uint8_t *states;

@@ -93,20 +93,21 @@ static void describe_slot(const struct save *save, const struct admission_entry 
     record->flags = 0;
 }
 
-/*
- * A host slot, where one is wanted first, is no part of a run of the other tier's. The daemon
- * itself reaches every extent.
- */
+/* The daemon itself reaches every extent. */
+static struct room_place reach_of(const struct save *save)
+{
+    const struct owner *owner = save->owner;
+
+    if (save->by_daemon)
+        return (struct room_place){.near = owner->near};
+    return (struct room_place){.mapped = {owner->mapped[TIER_GPU], owner->mapped[TIER_HOST]},
+                               .near = owner->near_mapped};
+}
+
+/* A host slot, where one is wanted first, is no part of a run of the other tier's. */
 static enum room take_room(const struct save *save, struct admission_entry *entry,
                            enum tier_kind *tier, uint32_t *slot)
 {
-    const struct owner *owner = save->owner;
-    const struct room_place place = {
-        .mapped = {save->by_daemon ? NULL : owner->mapped[TIER_GPU],
-                   save->by_daemon ? NULL : owner->mapped[TIER_HOST]},
-        .near = save->by_daemon ? owner->near : owner->near_mapped,
-    };
-
     if (save->place != STORE_PLACE_GPU_FIRST) {
         entry->over = false;
         *tier = TIER_GPU;
@@ -118,7 +119,7 @@ static enum room take_room(const struct save *save, struct admission_entry *entr
         if (save->place != STORE_PLACE_HOST_FIRST)
             return ROOM_NONE;
     }
-    return room_take(entry->partition, &place, &entry->over, tier, slot);
+    return room_take(entry->partition, &save->admission->reach, &entry->over, tier, slot);
 }
 
 static enum room assign(struct store *store, struct save *save, struct admission_entry *entry,
@@ -134,7 +135,8 @@ static enum room assign(struct store *store, struct save *save, struct admission
         return room;
     record = store_record(store, tier, slot);
     describe_slot(save, entry, admission_key(admission, i), record);
-    room_name(entry->partition, tier, slot, entry->part);
+    if (record->part != entry->part)
+        room_name(entry->partition, tier, slot, entry->part);
     store_set_state(store, record, SLOT_FILLING);
     if (blocks_add_tagged(store->blocks, admission->tags[i], entry->part, tier, slot, &id) !=
         KVC_OK) {
@@ -279,6 +281,7 @@ static uint32_t admit(struct store *store, struct save *save)
     struct admission *admission = save->admission;
     uint32_t short_of = 0;
 
+    admission->reach = reach_of(save);
     for (int others = 0; others < 2; others++) {
         bool full_wait = short_of > 0;
 

@@ -26,7 +26,6 @@
 struct blocks {
     struct blocks_pool pool;
     const struct table *table;
-    struct table_slot *slots[TIER_COUNT]; /* the records of each tier, NULL without extents */
     struct index index;
     uint64_t seed;
     uint32_t pool_segments, pool_room;
@@ -45,17 +44,12 @@ static uint32_t tag_of(const struct blocks *blocks, uint32_t part, const uint8_t
     return (uint32_t)(XXH3_64bits_withSeed(key, KVC_KEY_BYTES, seed) >> 32);
 }
 
-struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id, enum tier_kind tier)
-{
-    return &blocks->slots[tier][blocks_get(blocks, id)->slot[tier]];
-}
-
 /* The record that the key is read from. */
 static struct table_slot *key_record(const struct blocks *blocks, const struct block *block)
 {
     enum tier_kind tier = block->slot[TIER_GPU] != SLOT_NONE ? TIER_GPU : TIER_HOST;
 
-    return &blocks->slots[tier][block->slot[tier]];
+    return &blocks->pool.records[tier][block->slot[tier]];
 }
 
 /* Of the part's namespace now. */
@@ -113,7 +107,7 @@ static uint32_t find_tagged(const struct blocks *blocks, uint32_t tag, struct fi
 
 uint32_t blocks_of_slot(const struct blocks *blocks, enum tier_kind tier, uint32_t slot)
 {
-    const struct table_slot *record = &blocks->slots[tier][slot];
+    const struct table_slot *record = &blocks->pool.records[tier][slot];
     const uint32_t tag = tag_of(blocks, record->part, record->key);
     struct index_walk walk = index_seek(&blocks->index, tag);
 
@@ -244,15 +238,15 @@ static kvc_status grow_pool(struct blocks *blocks)
 kvc_status blocks_add_tagged(struct blocks *blocks, uint32_t tag, uint32_t part,
                              enum tier_kind tier, uint32_t slot, uint32_t *id)
 {
-    const struct table_slot *record = &blocks->slots[tier][slot];
+    const struct table_slot *record = &blocks->pool.records[tier][slot];
     bool fresh = blocks->free == BLOCK_NONE;
     uint32_t new = fresh ? blocks->pool.limit : blocks->free;
     struct block *block;
     kvc_status status;
 
     assert(record->part == part);
-    assert(tag == tag_of(blocks, part, record->key));
 #ifdef KVC_DEBUG
+    assert(tag == tag_of(blocks, part, record->key));
     assert(blocks_find(blocks, part, record->key) == BLOCK_NONE);
 #endif
     if (fresh && blocks->pool.limit == blocks->pool_segments * BLOCKS_SEGMENT) {
@@ -284,7 +278,7 @@ kvc_status blocks_add_tagged(struct blocks *blocks, uint32_t tag, uint32_t part,
 kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
                       uint32_t *id)
 {
-    uint32_t tag = tag_of(blocks, part, blocks->slots[tier][slot].key);
+    uint32_t tag = tag_of(blocks, part, blocks->pool.records[tier][slot].key);
 
     return blocks_add_tagged(blocks, tag, part, tier, slot, id);
 }
@@ -334,7 +328,7 @@ kvc_status blocks_create(struct table *table, struct blocks **blocks)
     made->table = table;
     for (int tier = 0; tier < TIER_COUNT; tier++)
         if (table_header(table)->tiers[tier].extents)
-            made->slots[tier] = table_slot(table, tier, 0);
+            made->pool.records[tier] = table_slot(table, tier, 0);
     made->free = BLOCK_NONE;
     /* "block.seed": none, so that a test's run is the same each time. */
     if (!fault_fires("block.seed") &&

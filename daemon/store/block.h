@@ -44,7 +44,8 @@ struct blocks; /* the pool of blocks and the hash index over (part, key) */
 #define BLOCKS_SEGMENT 1024u
 struct blocks_pool {
     struct block **segments;
-    uint32_t limit; /* ids below it were used at least once */
+    struct table_slot *records[TIER_COUNT]; /* of each tier, by slot number; NULL: no extents */
+    uint32_t limit;                         /* ids below it were used at least once */
 };
 
 kvc_status blocks_create(struct table *table, struct blocks **blocks);
@@ -59,7 +60,13 @@ static inline struct block *blocks_get(const struct blocks *blocks, uint32_t id)
     return &pool->segments[id / BLOCKS_SEGMENT][id % BLOCKS_SEGMENT];
 }
 /* The record of the block's slot in a tier where it has one. */
-struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id, enum tier_kind tier);
+static inline struct table_slot *blocks_record(const struct blocks *blocks, uint32_t id,
+                                               enum tier_kind tier)
+{
+    const struct blocks_pool *pool = (const void *)blocks;
+
+    return &pool->records[tier][blocks_get(blocks, id)->slot[tier]];
+}
 
 /*
  * Part and key of a block are read from the record of its slot in the GPU tier, or if it has none

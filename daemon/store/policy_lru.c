@@ -34,12 +34,14 @@ static void insert_behind(struct policy *policy, uint32_t prev, uint32_t block)
 static void unlink(struct policy *policy, uint32_t block)
 {
     struct policy_link *link = link_of(policy, block);
+    const uint32_t prev = link->prev, next = link->next;
+    uint32_t *to_it = next_of(policy, prev), *back = prev_of(policy, next);
 
-    assert(*next_of(policy, link->prev) == block && *prev_of(policy, link->next) == block);
-    *next_of(policy, link->prev) = link->next;
-    *prev_of(policy, link->next) = link->prev;
+    assert(*to_it == block && *back == block);
+    *to_it = next;
+    *back = prev;
     if (policy->finger == block)
-        policy->finger = link->prev != BLOCK_NONE ? link->prev : link->next;
+        policy->finger = prev != BLOCK_NONE ? prev : next;
     *link = (struct policy_link){BLOCK_NONE, BLOCK_NONE};
 }
 

@@ -57,8 +57,6 @@ void room_name(struct partition *partition, enum tier_kind tier, uint32_t slot, 
     struct store *store = partition->cls->store;
     struct table_slot *record = store_record(store, tier, slot);
 
-    if (record->part == part)
-        return;
     if (record->part != 0)
         usage_of(store, record->part)->used[tier] -= partition->cls->slot_bytes;
     record->part = (uint16_t)part;
@@ -259,8 +257,7 @@ static uint32_t clean_victim(const struct partition *partition, const uint64_t *
     for (uint32_t n = 0; n < NEAR_MAX && id != BLOCK_NONE; n++) {
         const struct block *block = blocks_get(store->blocks, id);
 
-        if (slots_is_mapped(store->slots[TIER_GPU], block->slot[TIER_GPU], near) &&
-            !slots_is_closed(store->slots[TIER_GPU], block->slot[TIER_GPU]))
+        if (slots_may_pass_on(store->slots[TIER_GPU], block->slot[TIER_GPU], near))
             return id;
         id = block->link[TIER_GPU].next;
     }
@@ -274,18 +271,19 @@ static uint32_t clean_victim(const struct partition *partition, const uint64_t *
 static bool take_over(struct partition *partition, const struct room_place *place, uint32_t *slot)
 {
     struct store *store = partition->cls->store;
-    const uint64_t *mapped = place->mapped[TIER_GPU];
     uint32_t id = clean_victim(partition, place->near), old;
+    const struct block *block;
     struct table_slot *record;
 
     if (id == BLOCK_NONE)
         return false;
-    old = blocks_get(store->blocks, id)->slot[TIER_GPU];
-    if (!slots_is_mapped(store->slots[TIER_GPU], old, mapped) ||
-        slots_is_closed(store->slots[TIER_GPU], old) || blocks_is_stale(store->blocks, id))
+    block = blocks_get(store->blocks, id);
+    old = block->slot[TIER_GPU];
+    if (!slots_may_pass_on(store->slots[TIER_GPU], old, place->mapped[TIER_GPU]) ||
+        (store->stale > 0 && blocks_is_stale(store->blocks, id)))
         return false;
     count_clean(store, TIER_GPU);
-    expect_victims(store, blocks_get(store->blocks, id));
+    expect_victims(store, block);
     keep_take_clean(partition, id);
     record = store_record(store, TIER_GPU, old);
     store_set_state(store, record, SLOT_FREE);

@@ -47,14 +47,6 @@ static uint32_t take_place(struct slots *slots, uint32_t index)
     return number;
 }
 
-void slots_retake(struct table_slot *record)
-{
-    assert(record->state == SLOT_FREE);
-    record->next_free = 0;
-    if (++record->generation == 0) /* 0 is never handed out */
-        record->generation = 1;
-}
-
 bool slots_take(struct slots *slots, uint32_t tenant, uint64_t slot_bytes, const uint64_t *mapped,
                 uint32_t *number)
 {
@@ -152,14 +144,25 @@ struct table_slot *slots_record(const struct slots *slots, uint32_t number)
     return table_slot(slots->table, slots->tier, number);
 }
 
-bool slots_is_mapped(const struct slots *slots, uint32_t number, const uint64_t *mapped)
+static bool is_mapped(const struct slots *slots, uint32_t index, const uint64_t *mapped)
 {
-    uint32_t index = slots_index(slots, number);
-    uint32_t end = index + slots_table_extent(slots, index)->span;
+    const uint32_t end = index + slots_table_extent(slots, index)->span;
 
     while (index < end && slots_bit(mapped, index))
         index++;
     return index == end;
+}
+
+bool slots_is_mapped(const struct slots *slots, uint32_t number, const uint64_t *mapped)
+{
+    return is_mapped(slots, slots_index(slots, number), mapped);
+}
+
+bool slots_may_pass_on(const struct slots *slots, uint32_t number, const uint64_t *mapped)
+{
+    const uint32_t index = slots_index(slots, number);
+
+    return !slots->uses[index].closed && is_mapped(slots, index, mapped);
 }
 
 uint64_t slots_bytes(const struct slots *slots, uint32_t number)
@@ -290,6 +293,8 @@ kvc_status slots_create(struct table *table, enum tier_kind tier, struct slots *
     made->tier = tier;
     made->extents = t->extents;
     made->per_extent = t->slots_per_extent;
+    if (t->extents > 0)
+        made->table_extents = table_extent(table, tier, 0);
     made->inverse = t->slots_per_extent ? UINT64_MAX / t->slots_per_extent + 1 : 0;
     made->extent_bytes = t->extent_bytes;
     made->uses = mem_array(t->extents + 1, sizeof(*made->uses));

@@ -6,6 +6,7 @@
 #ifndef KVC_STORE_SLOTS_H
 #define KVC_STORE_SLOTS_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -38,12 +39,20 @@ bool slots_take(struct slots *slots, uint32_t tenant, uint64_t slot_bytes, const
 void slots_give(struct slots *slots, uint32_t number);
 
 /* To its record the same as giving a slot back and taking it again. */
-void slots_retake(struct table_slot *record);
+static inline void slots_retake(struct table_slot *record)
+{
+    assert(record->state == SLOT_FREE);
+    record->next_free = 0;
+    if (++record->generation == 0) /* 0 is never handed out */
+        record->generation = 1;
+}
 
 uint64_t slots_offset(const struct slots *slots, uint32_t number); /* bytes from the tier's start */
 uint32_t slots_extent(const struct slots *slots, uint32_t number);
 struct table_slot *slots_record(const struct slots *slots, uint32_t number);
 bool slots_is_mapped(const struct slots *slots, uint32_t number, const uint64_t *mapped);
+/* Whether those who mapped `mapped` may be given a slot that is in use: and its extent is open. */
+bool slots_may_pass_on(const struct slots *slots, uint32_t number, const uint64_t *mapped);
 uint64_t slots_bytes(const struct slots *slots, uint32_t number); /* size of this slot */
 
 /*

@@ -57,8 +57,9 @@ struct slots {
     struct table *table;
     enum tier_kind tier;
     uint32_t extents;
-    uint32_t per_extent; /* records an extent has, the stride of slot numbers */
-    uint64_t inverse;    /* 2^64 / per_extent, rounded up: a product is quicker than a quotient */
+    uint32_t per_extent;                /* records an extent has, the stride of slot numbers */
+    struct table_extent *table_extents; /* the tier's in the table; NULL: it has none */
+    uint64_t inverse; /* 2^64 / per_extent, rounded up: a product is quicker than a quotient */
     uint64_t extent_bytes;
     uint64_t used_bytes, slots, used_slots;
     uint64_t latest;     /* use of any block */
@@ -79,7 +80,8 @@ static inline uint32_t slots_index(const struct slots *slots, uint32_t number)
 
 static inline struct table_extent *slots_table_extent(const struct slots *slots, uint32_t index)
 {
-    return table_extent(slots->table, slots->tier, index);
+    assert(index < slots->extents);
+    return &slots->table_extents[index];
 }
 
 static inline bool slots_is_empty(const struct slots *slots, uint32_t index, uint32_t tenant)

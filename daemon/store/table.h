@@ -20,6 +20,7 @@
 #ifndef KVC_STORE_TABLE_H
 #define KVC_STORE_TABLE_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -53,7 +54,7 @@ struct table_tier {
     uint64_t bytes; /* whole extents */
     uint64_t extent_bytes;
     uint32_t extents;
-    uint32_t first_extent;   /* in the section of extents */
+    uint32_t first_extent;     /* in the section of extents */
     uint32_t slots_per_extent; /* records reserved: extent_bytes / KVC_SLOT_BYTES_MIN */
     uint32_t reserved;
 };
@@ -101,11 +102,11 @@ struct table_tenant {
 struct table_namespace {
     uint32_t used;
     uint32_t tenant;
-    uint32_t epoch; /* starts at 1, a flush adds 1 */
+    uint32_t epoch;        /* starts at 1, a flush adds 1 */
     uint32_t quota_leases; /* blocks; set at run time, 0: not */
     uint8_t digest[KVC_NAMESPACE_BYTES];
     char name[KVC_NAME_MAX + 1];
-    uint64_t check; /* of tenant, digest and name */
+    uint64_t check;                   /* of tenant, digest and name */
     uint32_t quota_units[TIER_COUNT]; /* of KVC_SLOT_BYTES_MIN; likewise */
 };
 
@@ -143,7 +144,7 @@ struct table_session {
     uint64_t start_time;       /* of the process, clock ticks since boot, /proc/PID/stat field 22 */
     int32_t pid;               /* as the daemon sees it */
     uint32_t role;
-    uint32_t ended;            /* its connection is gone; the page is kept until all words arrived */
+    uint32_t ended; /* its connection is gone; the page is kept until all words arrived */
     uint32_t n_devices;
     uint8_t devices[8][KVC_UUID_BYTES];
     uint64_t check; /* of all the above but `ended` */
@@ -164,8 +165,8 @@ enum extent_state {
  * that in the opposite order. A tail that its head does not cover is an unfinished change.
  *
  * An extent leaves its tenant by one store of its state, FREE or LOST, when it is empty and no
- * session maps it. Which extents are on their way to that, and who maps what, is not in the table: a
- * later daemon finds them with their tenant, and has to take it that every session of the tenant
+ * session maps it. Which extents are on their way to that, and who maps what, is not in the table:
+ * a later daemon finds them with their tenant, and has to take it that every session of the tenant
  * that it finds, ended or not, may map all of them.
  */
 struct table_extent {
@@ -202,9 +203,9 @@ struct table_slot {
     uint64_t checksum;
     uint64_t last_use; /* clock_us of the last touch; no two touches have the same */
     uint64_t session;  /* who fills it, or for whom it is in quarantine */
-    uint16_t part;  /* TABLE_PARTS fits */
-    uint16_t check; /* READY, DOOMED: of key, checksum, part, epoch, generation and flags */
-    uint32_t epoch; /* of its namespace when it was filled */
+    uint16_t part;     /* TABLE_PARTS fits */
+    uint16_t check;    /* READY, DOOMED: of key, checksum, part, epoch, generation and flags */
+    uint32_t epoch;    /* of its namespace when it was filled */
     uint32_t generation;
     uint32_t state;
     uint16_t loads; /* open loads */
@@ -251,14 +252,26 @@ struct table_session *table_session(const struct table *table, uint32_t index);
 struct table_extent *table_extent(const struct table *table, enum tier_kind tier, uint32_t index);
 struct table_slot *table_slot(const struct table *table, enum tier_kind tier, uint32_t number);
 
+/* What `check` of a READY slot must be. */
+uint16_t table_slot_check(const struct table_slot *slot);
+
+/* Bit `to` of byte `from`: a slot may go from one state to the other. */
+extern const uint8_t table_slot_moves[SLOT_DOOMED + 1];
+
 /*
  * The only writer of a slot's state; asserts the legal moves above. READY writes `check`: what that
  * covers does not change until the slot is FREE again.
  */
-void table_slot_set_state(struct table_slot *slot, enum slot_state state);
-
-/* What `check` of a READY slot must be. */
-uint16_t table_slot_check(const struct table_slot *slot);
+static inline void table_slot_set_state(struct table_slot *slot, enum slot_state state)
+{
+    assert(slot->state <= SLOT_DOOMED && state <= SLOT_DOOMED);
+    assert(table_slot_moves[slot->state] >> state & 1);
+    if (state == SLOT_READY)
+        slot->check = table_slot_check(slot);
+    __atomic_store_n(&slot->state, (uint32_t)state, __ATOMIC_RELEASE);
+    /* What the caller writes next must not come before: after a crash it would look published. */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
 
 /*
  * Find or add; *index set only on success, KVC_E_NO_ROOM when the section is full, KVC_E_INVALID
@@ -270,9 +283,8 @@ kvc_status table_add_tenant(struct table *table, const char *name, uint32_t uid,
 kvc_status table_add_namespace(struct table *table, uint32_t tenant,
                                const uint8_t digest[KVC_NAMESPACE_BYTES], const char *name,
                                uint32_t *index);
-kvc_status table_add_layout(struct table *table, uint32_t block_tokens,
-                            const uint32_t *slice_bytes, uint32_t n_slices,
-                            const uint8_t *dtypes, uint32_t *index);
+kvc_status table_add_layout(struct table *table, uint32_t block_tokens, const uint32_t *slice_bytes,
+                            uint32_t n_slices, const uint8_t *dtypes, uint32_t *index);
 kvc_status table_add_part(struct table *table, const struct table_part *part, uint32_t *index);
 /*
  * Gives a record back. Nothing may name it: no slot a part, no part a namespace or layout, no

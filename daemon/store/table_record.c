@@ -6,8 +6,7 @@
 #include "daemon/store/table_internal.h"
 #include "kernels/pack.h"
 
-/* Bit `to` of word `from`: a slot may go from one state to the other. */
-static const uint8_t slot_moves[] = {
+const uint8_t table_slot_moves[SLOT_DOOMED + 1] = {
     [SLOT_FREE] = 1u << SLOT_FILLING | 1u << SLOT_MOVING,
     [SLOT_FILLING] = 1u << SLOT_READY | 1u << SLOT_QUARANTINE | 1u << SLOT_FREE,
     [SLOT_READY] = 1u << SLOT_FREE | 1u << SLOT_QUARANTINE | 1u << SLOT_DOOMED,
@@ -15,17 +14,6 @@ static const uint8_t slot_moves[] = {
     [SLOT_MOVING] = 1u << SLOT_READY | 1u << SLOT_FREE,
     [SLOT_DOOMED] = 1u << SLOT_FREE | 1u << SLOT_QUARANTINE,
 };
-
-void table_slot_set_state(struct table_slot *slot, enum slot_state state)
-{
-    assert(slot->state <= SLOT_DOOMED && state <= SLOT_DOOMED);
-    assert(slot_moves[slot->state] >> state & 1);
-    if (state == SLOT_READY)
-        slot->check = table_slot_check(slot);
-    __atomic_store_n(&slot->state, (uint32_t)state, __ATOMIC_RELEASE);
-    /* What the caller writes next must not come before: after a crash it would look published. */
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
-}
 
 uint16_t table_slot_check(const struct table_slot *slot)
 {
