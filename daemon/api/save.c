@@ -159,6 +159,7 @@ static void seal(struct session *s, struct save *save, struct transfer *transfer
 
     store_save_seal(s->api->store, save, &result);
     answer(s, &result, transfer != NULL, seq, n_keys, n_entries);
+    store_save_list(s->api->store);
     if (transfer != NULL)
         transfer_start_save(transfer, save, &result);
 }
@@ -252,6 +253,7 @@ kvc_status save_save(struct session *s, const struct request *request, struct re
         .save = save->save,
         .request = request->seq,
         .by_daemon = transfer_is_asked(save),
+        .list_later = !transfer_is_asked(save),
     };
     uint32_t n_keys[KVC_ENTRIES_MAX];
     struct transfer *transfer = NULL;

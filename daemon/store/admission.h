@@ -31,8 +31,9 @@ struct admission_entry {
 
 struct admission {
     uint32_t n_entries, n_keys;
-    bool waiting; /* counted in store::waiting_saves */
-    bool fresh;   /* what is missing has just been looked for, and no two entries can share it */
+    bool waiting;  /* counted in store::waiting_saves */
+    bool fresh;    /* what is missing has just been looked for, and no two entries can share it */
+    bool unlisted; /* its keys that are assigned are not in the index: store_save_list */
     struct room_place reach; /* of who saves */
     struct admission_entry *entries;
     uint8_t *keys;

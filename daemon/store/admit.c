@@ -122,6 +122,18 @@ static enum room take_room(const struct save *save, struct admission_entry *entr
     return room_take(entry->partition, &save->admission->reach, &entry->over, tier, slot);
 }
 
+static bool add_block(struct store *store, const struct admission *admission, uint32_t part,
+                      uint32_t i, enum tier_kind tier, uint32_t slot, uint32_t *id)
+{
+    if (blocks_add_unlisted(store->blocks, part, tier, slot, id) != KVC_OK)
+        return false;
+    if (admission->unlisted || blocks_list(store->blocks, admission->tags[i], *id) == KVC_OK)
+        return true;
+    blocks_unlink(store->blocks, *id);
+    blocks_drop(store->blocks, *id);
+    return false;
+}
+
 static enum room assign(struct store *store, struct save *save, struct admission_entry *entry,
                         uint32_t i)
 {
@@ -138,8 +150,7 @@ static enum room assign(struct store *store, struct save *save, struct admission
     if (record->part != entry->part)
         room_name(entry->partition, tier, slot, entry->part);
     store_set_state(store, record, SLOT_FILLING);
-    if (blocks_add_tagged(store->blocks, admission->tags[i], entry->part, tier, slot, &id) !=
-        KVC_OK) {
+    if (!add_block(store, admission, entry->part, i, tier, slot, &id)) {
         room_give(entry->partition, tier, slot);
         return ROOM_NONE;
     }
@@ -204,7 +215,7 @@ static void expect(const struct store *store, const struct save *save,
 {
     uint32_t left = entry->end - entry->next;
 
-    if (save->admission->states[entry->next] == KEY_MISSING)
+    if (save->admission->states[entry->next] == KEY_MISSING && !save->admission->unlisted)
         blocks_expect(store->blocks, save->admission->tags + entry->next,
                       left < BLOCKS_EXPECT_MAX ? left : BLOCKS_EXPECT_MAX);
 }
@@ -332,11 +343,18 @@ kvc_status store_save_open(struct store *store, struct owner *owner, const struc
         if (admission->states[i] == STORE_KEY_HIT)
             keep_hold(store, admission->ids[i]);
     store->stats.saves++;
+    if (req->list_later && admission->fresh) {
+        admission->unlisted = true;
+        store->unlisted = save;
+    }
     *short_of = admit(store, save);
     *ret = save;
     /* Copies that are not needed at once wait for store_tick: the answer goes first. */
-    if (*short_of > 0)
+    if (*short_of > 0) {
+        store_save_list(store);
+        *short_of = save->status == KVC_OK ? *short_of : 0;
         store_settle(store);
+    }
     return KVC_OK;
 }
 

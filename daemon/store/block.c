@@ -235,28 +235,20 @@ static kvc_status grow_pool(struct blocks *blocks)
     return KVC_OK;
 }
 
-kvc_status blocks_add_tagged(struct blocks *blocks, uint32_t tag, uint32_t part,
-                             enum tier_kind tier, uint32_t slot, uint32_t *id)
+kvc_status blocks_add_unlisted(struct blocks *blocks, uint32_t part, enum tier_kind tier,
+                               uint32_t slot, uint32_t *id)
 {
-    const struct table_slot *record = &blocks->pool.records[tier][slot];
     bool fresh = blocks->free == BLOCK_NONE;
     uint32_t new = fresh ? blocks->pool.limit : blocks->free;
     struct block *block;
     kvc_status status;
 
-    assert(record->part == part);
-#ifdef KVC_DEBUG
-    assert(tag == tag_of(blocks, part, record->key));
-    assert(blocks_find(blocks, part, record->key) == BLOCK_NONE);
-#endif
+    assert(blocks->pool.records[tier][slot].part == part);
     if (fresh && blocks->pool.limit == blocks->pool_segments * BLOCKS_SEGMENT) {
         status = grow_pool(blocks);
         if (status)
             return status;
     }
-    status = index_insert(&blocks->index, tag, new);
-    if (status)
-        return status;
     if (fresh)
         blocks->pool.limit++;
     block = blocks_get(blocks, new);
@@ -269,25 +261,57 @@ kvc_status blocks_add_tagged(struct blocks *blocks, uint32_t tag, uint32_t part,
         .slot = {SLOT_NONE, SLOT_NONE},
         .link = {{BLOCK_NONE, BLOCK_NONE}, {BLOCK_NONE, BLOCK_NONE}},
         .state = BLOCK_FILLING,
+        .unlisted = 1,
     };
     block->slot[tier] = slot;
     *id = new;
     return KVC_OK;
 }
 
+kvc_status blocks_list(struct blocks *blocks, uint32_t tag, uint32_t id)
+{
+    struct block *block = blocks_get(blocks, id);
+    kvc_status status;
+
+    assert(block->state == BLOCK_FILLING && block->unlisted);
+#ifdef KVC_DEBUG
+    const uint8_t *key = key_record(blocks, block)->key;
+
+    assert(tag == tag_of(blocks, block->part, key));
+    assert(blocks_find(blocks, block->part, key) == BLOCK_NONE);
+#endif
+    status = index_insert(&blocks->index, tag, id);
+    if (status == KVC_OK)
+        block->unlisted = 0;
+    return status;
+}
+
 kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
                       uint32_t *id)
 {
-    uint32_t tag = tag_of(blocks, part, blocks->pool.records[tier][slot].key);
+    uint32_t tag = tag_of(blocks, part, blocks->pool.records[tier][slot].key), new;
+    kvc_status status = blocks_add_unlisted(blocks, part, tier, slot, &new);
 
-    return blocks_add_tagged(blocks, tag, part, tier, slot, id);
+    if (status != KVC_OK)
+        return status;
+    status = blocks_list(blocks, tag, new);
+    if (status == KVC_OK) {
+        *id = new;
+        return KVC_OK;
+    }
+    blocks_unlink(blocks, new);
+    blocks_drop(blocks, new);
+    return status;
 }
 
 void blocks_unlink(struct blocks *blocks, uint32_t id)
 {
     struct block *block = blocks_get(blocks, id);
 
-    index_remove(&blocks->index, tag_of(blocks, block->part, key_record(blocks, block)->key), id);
+    if (!block->unlisted)
+        index_remove(&blocks->index, tag_of(blocks, block->part, key_record(blocks, block)->key),
+                     id);
+    block->unlisted = 0;
     block->state = BLOCK_DOOMED;
 }
 
@@ -378,10 +402,10 @@ static const char *check_block(const struct blocks *blocks, uint32_t id)
             return "a block's slot holds another key";
         if (record->state == SLOT_FREE)
             return "a block's slot is free";
-        if (blocks_of_slot(blocks, tier, block->slot[tier]) != id)
+        if (!block->unlisted && blocks_of_slot(blocks, tier, block->slot[tier]) != id)
             return "a block is not found by its slot";
     }
-    if (blocks_is_stale(blocks, id))
+    if (block->unlisted || blocks_is_stale(blocks, id))
         return NULL;
     return blocks_find(blocks, block->part, key) == id ? NULL : "a block is not found by its key";
 }
@@ -399,7 +423,7 @@ const char *blocks_check(const struct blocks *blocks)
         case BLOCK_DOOMED:
             break;
         default:
-            linked++;
+            linked += !blocks_get(blocks, id)->unlisted;
             why = check_block(blocks, id);
         }
     }

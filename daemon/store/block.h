@@ -34,8 +34,9 @@ struct block {
     uint8_t order[TIER_COUNT]; /* which order holds it (enum of the tiering), 0: none */
     uint32_t held : 24;        /* other holds: its pin, and saves for the length of their call */
     uint32_t state : 4;
-    uint32_t moving : 1; /* a demotion or promotion is copying it */
-    uint32_t save;       /* FILLING: place of its save, for PENDING and its own call */
+    uint32_t moving : 1;   /* a demotion or promotion is copying it */
+    uint32_t unlisted : 1; /* not in the index yet */
+    uint32_t save;         /* FILLING: place of its save, for PENDING and its own call */
 };
 
 struct blocks; /* the pool of blocks and the hash index over (part, key) */
@@ -111,9 +112,13 @@ void blocks_expect(const struct blocks *blocks, const uint32_t *tags, uint32_t n
  */
 kvc_status blocks_add(struct blocks *blocks, uint32_t part, enum tier_kind tier, uint32_t slot,
                       uint32_t *id);
-/* The same for a key whose tag is known. */
-kvc_status blocks_add_tagged(struct blocks *blocks, uint32_t tag, uint32_t part,
-                             enum tier_kind tier, uint32_t slot, uint32_t *id);
+/*
+ * The same in two steps, of which the second puts it into the index; until then no lookup finds it.
+ * tag: of its part and key. One that was not listed can be unlinked too.
+ */
+kvc_status blocks_add_unlisted(struct blocks *blocks, uint32_t part, enum tier_kind tier,
+                               uint32_t slot, uint32_t *id);
+kvc_status blocks_list(struct blocks *blocks, uint32_t tag, uint32_t id);
 
 /*
  * Takes the block out of the index (no lookup finds it) but keeps it, DOOMED; then drops it, which

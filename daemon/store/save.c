@@ -33,6 +33,8 @@ void save_free(struct save *save)
 
     list_for_each_safe(slices, after, &save->more, link)
         mem_free(slices);
+    if (save->owner->store->unlisted == save)
+        save->owner->store->unlisted = NULL;
     list_remove(&save->link);
     list_remove(&save->queue);
     save->owner->n_saves--;

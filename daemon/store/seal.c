@@ -116,6 +116,15 @@ static void fill_result(struct store *store, const struct save *save,
     result->save = save->n_chunks > 0 ? save->id : 0;
 }
 
+/* Unless something of it is still needed. */
+static void end_admission(struct save *save)
+{
+    if (save->by_slices || save->admission->unlisted)
+        return;
+    mem_free(save->admission);
+    save->admission = NULL;
+}
+
 void store_save_seal(struct store *store, struct save *save, struct store_save_result *result)
 {
     assert(save->phase == SAVE_ADMITTING);
@@ -123,14 +132,44 @@ void store_save_seal(struct store *store, struct save *save, struct store_save_r
     admit_let_go(store, save);
     cut(store, save);
     fill_result(store, save, result);
-    if (!save->by_slices) {
-        mem_free(save->admission);
-        save->admission = NULL;
-    }
+    end_admission(save);
     if (save->n_chunks == 0) {
         save_free(save);
     } else {
         save_set_phase(save, SAVE_COPYING);
         save_await_proof(store, save);
     }
+}
+
+/* false: there is no memory for all. */
+static bool list_keys(struct store *store, const struct admission *admission)
+{
+    for (uint32_t i = 0; i < admission->n_keys; i++) {
+        const uint32_t left = admission->n_keys - i;
+
+        if (i % BLOCKS_EXPECT_MAX == 0)
+            blocks_expect(store->blocks, admission->tags + i,
+                          left < BLOCKS_EXPECT_MAX ? left : BLOCKS_EXPECT_MAX);
+        if (admission->states[i] == STORE_KEY_ASSIGNED &&
+            blocks_list(store->blocks, admission->tags[i], admission->slots[i].block) != KVC_OK)
+            return false;
+    }
+    return true;
+}
+
+void store_save_list(struct store *store)
+{
+    struct save *save = store->unlisted;
+    bool listed;
+
+    if (!save)
+        return;
+    assert(save->phase == SAVE_ADMITTING || save->phase == SAVE_COPYING);
+    store->unlisted = NULL;
+    save->admission->unlisted = false;
+    listed = list_keys(store, save->admission);
+    if (save->phase != SAVE_ADMITTING)
+        end_admission(save);
+    if (!listed)
+        save_fail(store, save, KVC_E_NO_MEMORY);
 }

@@ -87,6 +87,7 @@ struct store {
     struct handles pins; /* by block */
     struct expiry pin_ends;
     uint64_t pinned_bytes;
+    struct save *unlisted;  /* store_save_list is due for it; NULL: for none */
     struct list saves;      /* copying, by deadline */
     struct list ended;      /* aborted and still owed words, oldest first */
     struct list reports;    /* ended, save_done is due */

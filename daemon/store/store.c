@@ -49,6 +49,7 @@ void store_settle(struct store *store)
     uint32_t steps = SETTLE_STEPS;
     struct partition *partition;
 
+    assert(!store->unlisted);
     if (now > store->last_use)
         store->last_use = now;
     while (steps > 0 && (partition = list_first(&store->unbalanced, struct partition, balance))) {

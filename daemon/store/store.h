@@ -383,6 +383,12 @@ struct store_save {
     uint32_t request; /* the packet's sequence number, for aborts that name it */
     bool by_daemon;   /* the daemon copies: into any slot, and store_chunk_copied is the proof */
     enum store_place place;
+    /*
+     * What is assigned at once need not be found by lookups and other saves before the caller calls
+     * store_save_list, which it does before it calls anything else of the store but
+     * store_save_seal: the worker can be told first.
+     */
+    bool list_later;
 };
 struct store_chunk {
     uint32_t blocks;
@@ -414,6 +420,8 @@ kvc_status store_save_open(struct store *store, struct owner *owner, const struc
                            struct save **save, uint32_t *short_of, struct refusal *why);
 uint32_t store_save_more(struct store *store, struct save *save);
 void store_save_seal(struct store *store, struct save *save, struct store_save_result *result);
+/* The rest of a save with list_later; without memory for it the save fails. */
+void store_save_list(struct store *store);
 
 /*
  * More slices of a save whose first call named some of them: the same entries, with slices that no

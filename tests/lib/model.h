@@ -221,6 +221,7 @@ struct model {
     struct model_event events[MODEL_EVENTS];
     uint32_t n_events;
     uint32_t next_request;
+    bool list_later; /* of the next save: the caller seals or lists it at once */
     /* Of saves and loads that tests' stories make; a run has them at random. */
     enum model_way { WAY_ANY, WAY_WORKER, WAY_DAEMON, WAY_SLICES } way;
     uint64_t last_number;             /* of any word, ever */

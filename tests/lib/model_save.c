@@ -65,7 +65,7 @@ struct model_save *model_save_open(struct model *m, struct model_owner *o,
     uint8_t keys[MODEL_SAVE_KEYS][KVC_KEY_BYTES];
     struct store_save_entry entries[4];
     struct model_save *s = new_save(m);
-    struct store_save req = {.entries = entries, .n_entries = n_runs};
+    struct store_save req = {.entries = entries, .n_entries = n_runs, .list_later = m->list_later};
     struct refusal why;
     uint32_t short_of;
     kvc_status status;
@@ -218,6 +218,7 @@ void model_save_seal(struct model *m, struct model_save *s)
     uint32_t k = 0;
 
     store_save_seal(m->store, s->handle, &result);
+    store_save_list(m->store);
     s->id = result.save;
     for (uint32_t e = 0; e < s->n_entries; e++) {
         struct skipping skipped = {0};
@@ -524,8 +525,12 @@ void model_save_steps(struct model *m)
         save_badly(m, o);
     } else if (o) {
         pick_runs(m, o, runs, n);
+        m->list_later = true;
         s = model_save_open(m, o, runs, n);
+        m->list_later = false;
         if (s && model_chance(m, 700))
             model_save_seal(m, s);
+        else
+            store_save_list(m->store);
     }
 }

@@ -71,7 +71,7 @@ void kit_end_copies(struct kit *kit)
 }
 
 static kvc_status open_save(struct kit *kit, struct kit_owner *owner,
-                            const struct kit_entry *entries, uint32_t n_entries, bool notify,
+                            const struct kit_entry *entries, uint32_t n_entries, bool in_one,
                             struct kit_save *save)
 {
     static uint8_t keys[(KIT_KEYS + 1) * KVC_KEY_BYTES];
@@ -79,8 +79,9 @@ static kvc_status open_save(struct kit *kit, struct kit_owner *owner,
     struct store_save request = {.entries = list,
                                  .n_entries = n_entries,
                                  .checksums = true,
-                                 .notify = notify,
-                                 .by_daemon = kit_daemon_copies()};
+                                 .notify = !in_one,
+                                 .by_daemon = kit_daemon_copies(),
+                                 .list_later = in_one};
     kvc_status status;
 
     memset(save, 0, sizeof(*save));
@@ -101,14 +102,15 @@ static kvc_status open_save(struct kit *kit, struct kit_owner *owner,
         request.request = entries[0].first;
     status = store_save_open(kit->store, owner->owner, &request, &save->open, &save->short_of,
                              &kit->why);
-    kit_check(kit);
+    if (!in_one)
+        kit_check(kit);
     return status;
 }
 
 kvc_status kit_save_open(struct kit *kit, struct kit_owner *owner, const struct kit_entry *entries,
                          uint32_t n_entries, struct kit_save *save)
 {
-    return open_save(kit, owner, entries, n_entries, true, save);
+    return open_save(kit, owner, entries, n_entries, false, save);
 }
 
 void kit_save_seal(struct kit *kit, struct kit_save *save)
@@ -119,6 +121,7 @@ void kit_save_seal(struct kit *kit, struct kit_save *save)
     save->result.locations = save->locations;
     save->result.chunks = save->chunks;
     store_save_seal(kit->store, save->open, &save->result);
+    store_save_list(kit->store);
     if (kit_daemon_copies() && save->result.save != 0)
         save->copy = kit_copy(kit, save->open, &save->result);
     save->open = NULL;
@@ -137,7 +140,7 @@ void kit_save(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t
 {
     struct kit_entry entry = kit_entry(kit, first, n);
 
-    ck_assert_int_eq(open_save(kit, owner, &entry, 1, false, save), KVC_OK);
+    ck_assert_int_eq(open_save(kit, owner, &entry, 1, true, save), KVC_OK);
     kit_save_seal(kit, save);
 }
 

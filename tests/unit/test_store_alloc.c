@@ -175,6 +175,31 @@ START_TEST(alloc_block_or_copy_without_memory_is_skipped)
 }
 END_TEST
 
+/* The worker was told already: its save fails, and what it writes is nobody's. */
+START_TEST(alloc_what_is_listed_later_without_memory_fails)
+{
+    struct kit_owner *worker;
+    uint64_t blocks, failed = 0;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 1024});
+    worker = kit_worker(&kit);
+    kit_put(&kit, worker, 0, 40);
+    for (uint32_t k = 2; k < 40; k++) {
+        blocks = kit_stats(&kit).blocks;
+        fault_arm("mem.alloc", k, 1);
+        kit_save(&kit, worker, 100 * k, 20, &save);
+        fault_off("mem.alloc");
+        ck_assert_uint_eq(save.n_assigned + kit_count(&save, STORE_KEY_SKIPPED), 20);
+        kit_prove(&kit, &save);
+        failed += save.n_assigned == 20 && kit_stats(&kit).blocks == blocks;
+        ck_assert(kit_stats(&kit).blocks == blocks || kit_stats(&kit).blocks == blocks + 20);
+        ck_assert_uint_eq(kit_stats(&kit).quarantined_slots, 0);
+    }
+    ck_assert_uint_gt(failed, 0);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(alloc_random_failures_for_a_while)
 {
     struct kit_owner *worker;
@@ -260,4 +285,5 @@ END_TEST
 
 CHECK_MAIN("store/alloc", CHECK_UNIT_S, alloc_store_create, alloc_every_request,
            alloc_of_a_session_fails_by_descriptor, alloc_block_or_copy_without_memory_is_skipped,
-           alloc_pin, alloc_random_failures_for_a_while)
+           alloc_what_is_listed_later_without_memory_fails, alloc_pin,
+           alloc_random_failures_for_a_while)
