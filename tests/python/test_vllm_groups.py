@@ -222,6 +222,28 @@ class Groups(Case):
         side.close()
 
 
+class Repairs(Case):
+    def test_states_that_are_not_there_are_not_counted_as_computed(self):
+        """As vLLM 0.24 to 0.26 does beside a connector: attention has 6 blocks, the states 2."""
+        from kvcache_client.vllm import repairs
+
+        class Coordinator:
+            def find_longest_cache_hit(self, hashes, longest):
+                return (hashes[:2], hashes[:2]), 2 * TOKENS, 0
+
+            def find_longest_cache_hit_per_group(self, hashes, longest):
+                return (hashes[:6], hashes[:2]), (6 * TOKENS, 2 * TOKENS)
+
+        later = type("Later", (), {"supports_divergent_local_hybrid_hits": False})
+        stand_in._module("vllm.v1.core.kv_cache_coordinator", HybridKVCacheCoordinator=Coordinator)
+        hashes, one = list(range(9)), Coordinator()
+        self.assertFalse(repairs.common_prefixes(later))
+        self.assertEqual(max(one.find_longest_cache_hit_per_group(hashes, 99)[1]), 6 * TOKENS)
+        self.assertTrue(repairs.common_prefixes(object))
+        blocks, lengths = one.find_longest_cache_hit_per_group(hashes, 99)
+        self.assertEqual((blocks, lengths), ((hashes[:2], hashes[:2]), (2 * TOKENS,) * 2))
+
+
 class PiecewiseGraphs(Case):
     def test_layer_by_layer_asks_for_piecewise_graphs(self):
         from kvcache_client.vllm import KvcacheConnector as kind
