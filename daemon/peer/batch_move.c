@@ -101,29 +101,39 @@ static void got_cb(struct ucx_op *op, kvc_status status)
     batch_settle(b);
 }
 
-/* Neighbours on both sides are one operation; regions and tiers part them. */
-static void get_run(struct batch *b, const struct message_result *result, uint32_t first,
-                    uint32_t n)
+/*
+ * Blocks from `first` on, whose places at the peer are told, all of one remote key and of memory that
+ * is registered together here. Neighbours on both sides are one operation.
+ */
+static void get_blocks(struct batch *b, uint32_t first, const uint64_t *from, uint32_t n,
+                       const struct ucx_memory *memory, struct ucx_rkey *rkey)
 {
-    struct peer *peer = b->peer;
-    const struct region *region = &peer->regions[result->regions[first]];
-    uint64_t from[KVC_CHUNK_BLOCKS], to[KVC_CHUNK_BLOCKS];
+    uint64_t to[KVC_CHUNK_BLOCKS];
     struct plan_run runs[KVC_CHUNK_BLOCKS];
     uint32_t n_runs;
 
-    for (uint32_t i = 0; i < n; i++) {
-        from[i] = region->base + message_u64(result->offsets, first + i);
+    for (uint32_t i = 0; i < n; i++)
         to[i] = (uint64_t)(uintptr_t)batch_address(b, first + i);
-    }
     n_runs = plan_runs(from, to, n, b->shape->span, runs);
     for (uint32_t i = 0, at = first; i < n_runs; i++) {
         uint32_t blocks = (uint32_t)(runs[i].bytes / b->shape->span);
 
-        ucx_get(peer->endpoint, &begin_piece(b, at, blocks, got_cb)->op,
-                (void *)(uintptr_t)runs[i].to, runs[i].bytes,
-                &b->peers->memory[b->blocks[first].tier], runs[i].from, region->rkey);
+        ucx_get(b->peer->endpoint, &begin_piece(b, at, blocks, got_cb)->op,
+                (void *)(uintptr_t)runs[i].to, runs[i].bytes, memory, runs[i].from, rkey);
         at += blocks;
     }
+}
+
+/* Regions and tiers part operations. */
+static void get_run(struct batch *b, const struct message_result *result, uint32_t first,
+                    uint32_t n)
+{
+    const struct region *region = &b->peer->regions[result->regions[first]];
+    uint64_t from[KVC_CHUNK_BLOCKS];
+
+    for (uint32_t i = 0; i < n; i++)
+        from[i] = region->base + message_u64(result->offsets, first + i);
+    get_blocks(b, first, from, n, &b->peers->memory[b->blocks[first].tier], region->rkey);
 }
 
 static void get_all(struct batch *b, const struct message_result *result)
@@ -169,23 +179,11 @@ static void read_run(struct batch *b, const struct message_result *result, uint3
     const struct peer *peer = b->peer;
     const uint64_t start = message_u64(result->offsets, first);
     const struct gpu_extent *extent = gpu_extent_at(peer, start, b->shape->span);
-    uint64_t from[KVC_CHUNK_BLOCKS], to[KVC_CHUNK_BLOCKS];
-    struct plan_run runs[KVC_CHUNK_BLOCKS];
-    uint32_t n_runs;
+    uint64_t from[KVC_CHUNK_BLOCKS];
 
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         from[i] = extent->base + message_u64(result->offsets, first + i) % peer->gpu.extent_bytes;
-        to[i] = (uint64_t)(uintptr_t)batch_address(b, first + i);
-    }
-    n_runs = plan_runs(from, to, n, b->shape->span, runs);
-    for (uint32_t i = 0, at = first; i < n_runs; i++) {
-        uint32_t blocks = (uint32_t)(runs[i].bytes / b->shape->span);
-
-        ucx_get(peer->endpoint, &begin_piece(b, at, blocks, got_cb)->op,
-                (void *)(uintptr_t)runs[i].to, runs[i].bytes,
-                gpu_memory(b->peers, b->blocks[first].offset), runs[i].from, extent->rkey);
-        at += blocks;
-    }
+    get_blocks(b, first, from, n, gpu_memory(b->peers, b->blocks[first].offset), extent->rkey);
 }
 
 static void read_all(struct batch *b, const struct message_result *result)

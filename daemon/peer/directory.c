@@ -38,6 +38,15 @@ bool directory_is_connected(const struct directory *d)
     return d->state == DIRECTORY_TELLING || d->state == DIRECTORY_OPEN;
 }
 
+struct directory *directory_answered(redisAsyncContext *redis)
+{
+    struct directory *d = redis->data;
+
+    if (d != NULL && d->owed > 0)
+        d->owed--;
+    return d;
+}
+
 static void timer_closed_cb(uv_handle_t *handle)
 {
     container_of((uv_timer_t *)handle, struct directory, timer)->timer_open = false;

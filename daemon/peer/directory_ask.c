@@ -33,12 +33,10 @@ static void node_cb(redisAsyncContext *redis, void *reply, void *arg)
 {
     struct question **slot = arg;
     struct question *q = *slot;
-    struct directory *d = redis->data;
     const uint32_t i =
         (uint32_t)(((char *)slot - (char *)q->nodes) / (ptrdiff_t)sizeof(q->nodes[0]));
 
-    if (d != NULL && d->owed > 0)
-        d->owed--;
+    (void)directory_answered(redis);
     if (has_any(reply))
         q->found[q->n_found++] = q->nodes[i].name;
     if (--q->n_left > 0)

@@ -34,6 +34,8 @@ struct directory {
 /* directory.c */
 void directory_set_state(struct directory *directory, enum directory_state state);
 bool directory_is_connected(const struct directory *directory);
+/* Whose reply a callback has, which is owed no more; NULL: nobody's any more. */
+struct directory *directory_answered(redisAsyncContext *redis);
 
 /* directory_say.c */
 /* Of the set of keys that a node has of a part. */

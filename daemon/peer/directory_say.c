@@ -33,11 +33,8 @@ void directory_set_name(const struct directory *d, const char *node, uint32_t in
 
 static void said_cb(redisAsyncContext *redis, void *reply, void *arg)
 {
-    struct directory *d = redis->data;
-
     (void)reply, (void)arg;
-    if (d != NULL && d->owed > 0)
-        d->owed--;
+    (void)directory_answered(redis);
 }
 
 #define SAY(d, ...)                                                                                \
@@ -86,15 +83,13 @@ void directory_note(struct directory *d, uint32_t part, const uint8_t *key, bool
 
 static void alive_cb(redisAsyncContext *redis, void *arg, void *name)
 {
-    struct directory *d = redis->data;
+    struct directory *d = directory_answered(redis);
     const redisReply *reply = arg;
 
     if (d == NULL) {
         mem_free(name);
         return;
     }
-    if (d->owed > 0)
-        d->owed--;
     if (reply != NULL && reply->type == REDIS_REPLY_INTEGER && !d->stopping) {
         if (reply->integer != 0)
             d->config.node(d->config.peers, name);
@@ -106,14 +101,12 @@ static void alive_cb(redisAsyncContext *redis, void *arg, void *name)
 
 static void nodes_cb(redisAsyncContext *redis, void *arg, void *unused)
 {
-    struct directory *d = redis->data;
+    struct directory *d = directory_answered(redis);
     const redisReply *reply = arg;
 
     (void)unused;
     if (d == NULL)
         return;
-    if (d->owed > 0)
-        d->owed--;
     for (size_t i = 0; reply != NULL && reply->type == REDIS_REPLY_ARRAY && i < reply->elements;
          i++) {
         const redisReply *name = reply->element[i];
@@ -135,14 +128,12 @@ static void nodes_cb(redisAsyncContext *redis, void *arg, void *unused)
 /* Its time was over before it was refreshed: so was that of its sets, and what they had is gone. */
 static void lapse_cb(redisAsyncContext *redis, void *arg, void *unused)
 {
-    struct directory *d = redis->data;
+    struct directory *d = directory_answered(redis);
     const redisReply *reply = arg;
 
     (void)unused;
     if (d == NULL)
         return;
-    if (d->owed > 0)
-        d->owed--;
     if (reply == NULL || reply->type != REDIS_REPLY_NIL || d->state != DIRECTORY_OPEN || d->quiet)
         return;
     log_info("directory", "everything is said anew: this node was silent for too long name=%s",
