@@ -66,6 +66,7 @@ static void end_with(struct link *link, const char *what, int error)
 
 struct frame {
     uv_write_t write;
+    size_t size; /* of this memory: many small messages are not worth more than they say */
     uint8_t bytes[];
 };
 
@@ -76,6 +77,7 @@ static void written_cb(uv_write_t *write, int status)
 
     if (status < 0 && status != UV_ECANCELED)
         end_with(link, "cannot send", status);
+    link->unsent -= frame->size;
     mem_free(frame);
 }
 
@@ -90,7 +92,7 @@ void link_send(struct link *link, const struct message *message)
         return;
     len = message_write(message, link->out);
     assert(len > 0);
-    if (uv_stream_get_write_queue_size((uv_stream_t *)&link->tcp) + len > LINK_OUT_MAX) {
+    if (link->unsent + sizeof(*frame) + len > LINK_OUT_MAX) {
         link_end(link, "it does not read what it is sent");
         return;
     }
@@ -100,13 +102,16 @@ void link_send(struct link *link, const struct message *message)
         return;
     }
     memcpy(frame->bytes, link->out, len);
+    frame->size = sizeof(*frame) + len;
     frame->write.data = link;
     buf = uv_buf_init((char *)frame->bytes, (unsigned)len);
     rc = uv_write(&frame->write, (uv_stream_t *)&link->tcp, &buf, 1, written_cb);
     if (rc < 0) {
         mem_free(frame);
         end_with(link, "cannot send", rc);
+        return;
     }
+    link->unsent += frame->size;
 }
 
 static void refuse(struct link *link, kvc_status status, const char *why)

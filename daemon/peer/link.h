@@ -19,7 +19,7 @@
 #include "daemon/peer/secret.h"
 #include "proto/status.h"
 
-#define LINK_OUT_MAX  (1024u * 1024u) /* unsent bytes at which a link is cut */
+#define LINK_OUT_MAX  (1024u * 1024u) /* memory of unsent messages, at which it is cut */
 #define LINK_NAME_MAX 64u
 
 enum link_state {
@@ -72,6 +72,7 @@ struct link {
     uint8_t hello_out[MESSAGE_HELLO_BYTES], hello_in[MESSAGE_HELLO_BYTES];
     size_t in_len;
     uint8_t in[MESSAGE_HEADER_BYTES + MESSAGE_BODY_MAX];
+    size_t unsent;                                        /* memory of messages being sent */
     uint8_t out[MESSAGE_HEADER_BYTES + MESSAGE_BODY_MAX]; /* while a message is written */
 };
 
