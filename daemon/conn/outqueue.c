@@ -15,15 +15,38 @@
  */
 #define FDS_UNREAD_MAX (2 * KVC_WIRE_FDS_MAX)
 
+/* No larger than it must be: most packets are small, and carry no descriptor. */
 struct out_packet {
     struct list link;
-    struct wire_packet packet;
-    uint8_t body[];
+    uint16_t type;
+    uint32_t seq, body_len, n_fds;
+    int fds[]; /* and behind them the body */
 };
 
-static size_t weight(const struct wire_packet *packet)
+static size_t size_of(const struct out_packet *out)
 {
-    return KVC_WIRE_HEADER_BYTES + packet->body_len + packet->n_fds * (size_t)OUTQUEUE_FD_BYTES;
+    return sizeof(*out) + out->n_fds * sizeof(out->fds[0]) + out->body_len;
+}
+
+static uint8_t *body_of(struct out_packet *out)
+{
+    return (uint8_t *)(out->fds + out->n_fds);
+}
+
+/* What its memory is, so that many small packets are not worth more than they say. */
+static size_t weight(const struct out_packet *out)
+{
+    return size_of(out) + out->n_fds * (size_t)OUTQUEUE_FD_BYTES;
+}
+
+static void unpack(struct out_packet *out, struct wire_packet *packet)
+{
+    packet->type = out->type;
+    packet->seq = out->seq;
+    packet->body = body_of(out);
+    packet->body_len = out->body_len;
+    packet->n_fds = out->n_fds;
+    memcpy(packet->fds, out->fds, out->n_fds * sizeof(out->fds[0]));
 }
 
 void outqueue_init(struct outqueue *queue)
@@ -35,9 +58,12 @@ void outqueue_init(struct outqueue *queue)
 
 static void drop(struct outqueue *queue, struct out_packet *out)
 {
-    queue->bytes -= weight(&out->packet);
+    struct wire_packet packet;
+
+    unpack(out, &packet);
+    queue->bytes -= weight(out);
     list_remove(&out->link);
-    wire_close_fds(&out->packet);
+    wire_close_fds(&packet);
     mem_free(out);
 }
 
@@ -56,16 +82,20 @@ bool outqueue_empty(const struct outqueue *queue)
 
 kvc_status outqueue_push(struct outqueue *queue, const struct wire_packet *packet)
 {
-    struct out_packet *out = mem_alloc(sizeof(*out) + packet->body_len);
+    const struct out_packet head = {.type = packet->type,
+                                    .seq = packet->seq,
+                                    .body_len = packet->body_len,
+                                    .n_fds = packet->n_fds};
+    struct out_packet *out = mem_alloc(size_of(&head));
 
     if (out == NULL)
         return KVC_E_NO_MEMORY;
-    out->packet = *packet;
-    out->packet.body = out->body;
-    memcpy(out->body, packet->body, packet->body_len);
+    *out = head;
+    memcpy(out->fds, packet->fds, packet->n_fds * sizeof(out->fds[0]));
+    memcpy(body_of(out), packet->body, packet->body_len);
     list_init(&out->link);
     list_push_back(&queue->packets, &out->link);
-    queue->bytes += weight(packet);
+    queue->bytes += weight(out);
     return KVC_OK;
 }
 
@@ -109,8 +139,11 @@ enum outqueue_result outqueue_flush(struct outqueue *queue, int sock, bool *sent
     struct out_packet *out;
 
     while ((out = list_first(&queue->packets, struct out_packet, link)) != NULL) {
-        enum outqueue_result result = send_one(queue, sock, &out->packet);
+        struct wire_packet packet;
+        enum outqueue_result result;
 
+        unpack(out, &packet);
+        result = send_one(queue, sock, &packet);
         if (result != OUTQUEUE_SENT)
             return result;
         *sent = true;

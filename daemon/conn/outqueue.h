@@ -13,7 +13,7 @@
 
 struct outqueue {
     struct list packets;
-    size_t bytes;        /* of all packets, a descriptor counted as OUTQUEUE_FD_BYTES */
+    size_t bytes;        /* of memory for all packets, a descriptor counted as OUTQUEUE_FD_BYTES */
     uint32_t fds_unread; /* sent since the other side was last known to have read everything */
 };
 
