@@ -102,8 +102,8 @@ static void got_cb(struct ucx_op *op, kvc_status status)
 }
 
 /*
- * Blocks from `first` on, whose places at the peer are told, all of one remote key and of memory that
- * is registered together here. Neighbours on both sides are one operation.
+ * Blocks from `first` on, whose places at the peer are told, all of one remote key and of memory
+ * that is registered together here. Neighbours on both sides are one operation.
  */
 static void get_blocks(struct batch *b, uint32_t first, const uint64_t *from, uint32_t n,
                        const struct ucx_memory *memory, struct ucx_rkey *rkey)
