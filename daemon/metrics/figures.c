@@ -289,7 +289,8 @@ static void write_durations(const struct metrics_config *config, const struct pe
                    "How late the event loop came to a timer, once a second.");
 }
 
-void figures_write(const struct metrics_config *config, const struct histogram *lag, struct text *t)
+void figures_write(const struct metrics_config *config, const struct self *self,
+                   const struct histogram *lag, struct text *t)
 {
     struct msg_stats_reply stats;
     struct store_stats of_store;
@@ -300,6 +301,7 @@ void figures_write(const struct metrics_config *config, const struct histogram *
     api_figures(config->api, &stats);
     store_stats(config->store, &of_store);
     write_process(&stats, t);
+    self_write(self, stats.cpu_us, t);
     write_tiers(&stats, t);
     write_lookups(&stats, t);
     text_metric(t, "kvcached_namespace_hits_total", "counter",

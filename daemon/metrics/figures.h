@@ -5,6 +5,7 @@
 #define KVC_METRICS_FIGURES_H
 
 #include "daemon/metrics/metrics.h"
+#include "daemon/metrics/self.h"
 #include "daemon/metrics/text.h"
 
 /* Of namespaces with samples of their own; those behind them are one, "other". */
@@ -16,8 +17,8 @@
 /* A loop that does not run for so long makes every worker wait. */
 #define METRICS_LAG_US UINT64_C(1000000)
 
-void figures_write(const struct metrics_config *config, const struct histogram *lag,
-                   struct text *text);
+void figures_write(const struct metrics_config *config, const struct self *self,
+                   const struct histogram *lag, struct text *text);
 
 /*
  * Whether all is well, and in lines what is not, with the ages that progress is judged by. lag_us:

@@ -39,6 +39,7 @@ struct metrics {
     uv_timer_t look; /* at the lag */
     uint64_t look_due_ns;
     struct histogram lag;
+    struct self self;
     uint64_t worst_lag_us, worst_ns; /* of late; when it was */
     struct text text;
     int handles; /* that are not closed */
@@ -85,7 +86,7 @@ static enum MHD_Result answer(void *cls, struct MHD_Connection *connection, cons
         return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
     text_clear(&m->text);
     if (strcmp(url, "/metrics") == 0) {
-        figures_write(&m->config, &m->lag, &m->text);
+        figures_write(&m->config, &m->self, &m->lag, &m->text);
         if (m->text.short_of_memory)
             return MHD_NO;
         return reply(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8",
@@ -215,6 +216,7 @@ struct metrics *metrics_open(const struct metrics_config *config)
         return NULL;
     }
     m->config = *config;
+    self_open(&m->self);
     if (start_http(m, sock) != KVC_OK) {
         mem_free(m);
         log_warn("metrics", "not served: the HTTP server cannot start");

@@ -1,7 +1,7 @@
 /*
  * What operators' tools ask over HTTP: /metrics, figures in the text format of Prometheus (0.0.4),
  * and /healthz, whether the daemon makes progress. This header is the door, for server.c and the
- * configuration; http.c serves, figures.c and text.c write, health.c judges.
+ * configuration; http.c serves, figures.c, self.c and text.c write, health.c judges.
  *
  * May include everything but server, config and main; libmicrohttpd is known to http.c only. All of
  * it runs on the loop's thread, in steps with pauses between them, so that workers come first

@@ -1,6 +1,7 @@
 // Metrics and health over HTTP: a text that keeps the rules of its format, figures that are those
 // of kvcachectl, and clients that are slow or hostile and delay nobody.
 #include <arpa/inet.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include "tests/lib/wait.h"
 
 #define CLIENTS     1000
+#define START_S     60                   // no daemon of a test is older
 #define BLOCK_BYTES (4096 + 1000 + 8192) // of an engine, without padding
 
 static struct http answer;
@@ -113,6 +115,37 @@ START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
     ck_assert(value("kvcached_load_duration_seconds_sum") > 0);
     engine_close(&worker);
     engine_close(&other);
+    daemon_stop(d);
+}
+END_TEST
+
+// What tools know of any process by these names.
+START_TEST(the_process_is_described_as_by_any_client_of_prometheus)
+{
+    struct engine e[20];
+    in_port_t port;
+    struct daemon *d = http_daemon(NULL, &port);
+    double fds, start, tiers;
+
+    get(port, "/metrics");
+    exposition_check(answer.body);
+    fds = value("process_open_fds");
+    start = value("process_start_time_seconds");
+    tiers =
+        value("kvcached_tier_bytes{tier=\"gpu\"}") + value("kvcached_tier_bytes{tier=\"host\"}");
+    ck_assert(fabs(start - (double)time(NULL)) < START_S);
+    ck_assert(value("process_cpu_seconds_total") > 0);
+    ck_assert(value("process_max_fds") >= fds);
+    ck_assert(value("kvcached_private_memory_bytes") < value("process_resident_memory_bytes"));
+    for (uint32_t i = 0; i < 20; i++)
+        engine_connect(&e[i], daemon_socket(d), KVC_ROLE_WORKER);
+    get(port, "/metrics");
+    ck_assert(value("process_open_fds") >= fds + 20);
+    ck_assert(value("process_start_time_seconds") == start);
+    ck_assert(value("process_virtual_memory_bytes") >= tiers);
+    for (uint32_t i = 0; i < 20; i++)
+        engine_close(&e[i]);
+    wait_for((get(port, "/metrics"), value("process_open_fds") == fds), ENGINE_MS);
     daemon_stop(d);
 }
 END_TEST
@@ -344,6 +377,7 @@ START_TEST(what_is_no_address_is_refused)
 END_TEST
 
 CHECK_MAIN("life/metrics", CHECK_LIFE_S, the_text_keeps_the_rules_and_agrees_with_status,
+           the_process_is_described_as_by_any_client_of_prometheus,
            evictions_have_reasons_that_sum_up, F26_no_metric_of_what_happened_stays_0,
            namespaces_have_a_bounded_number_of_samples, other_paths_and_methods_are_refused,
            slow_and_hostile_clients_delay_no_worker, a_port_that_is_taken_is_a_warning,
