@@ -76,9 +76,9 @@ kvc_status admission_check(const struct owner *owner, const struct store_save *r
 static struct admission *make_admission(const struct store_save *req, uint32_t n_keys)
 {
     size_t entries = req->n_entries * sizeof(struct admission_entry);
-    size_t slots = n_keys * sizeof(struct save_slot), ids = n_keys * sizeof(uint32_t);
+    size_t places = n_keys * sizeof(union admission_place), ids = n_keys * sizeof(uint32_t);
     struct admission *admission =
-        mem_alloc(sizeof(*admission) + entries + slots + 2 * ids + n_keys * (KVC_KEY_BYTES + 1ul));
+        mem_alloc(sizeof(*admission) + entries + places + 2 * ids + n_keys * (KVC_KEY_BYTES + 1ul));
     uint8_t *at;
 
     if (!admission)
@@ -87,8 +87,8 @@ static struct admission *make_admission(const struct store_save *req, uint32_t n
     *admission = (struct admission){
         .n_entries = req->n_entries, .n_keys = n_keys, .fresh = req->n_entries == 1};
     admission->entries = (void *)at;
-    admission->slots = (void *)(at += entries);
-    admission->ids = (void *)(at += slots);
+    admission->places = (void *)(at += entries);
+    admission->ids = (void *)(at += places);
     admission->tags = (void *)(at += ids);
     admission->keys = at += ids;
     admission->states = at + (size_t)n_keys * KVC_KEY_BYTES;

@@ -29,6 +29,12 @@ struct admission_entry {
     uint64_t claimed[KVC_SLICES_MAX / 64]; /* that a call has brought, or will */
 };
 
+/* What is known of a key besides its state. */
+union admission_place {
+    struct save_slot slot;       /* ASSIGNED */
+    uint32_t beside[TIER_COUNT]; /* HIT: of keep_hold_aside */
+};
+
 struct admission {
     uint32_t n_entries, n_keys;
     bool waiting;  /* counted in store::waiting_saves */
@@ -38,9 +44,9 @@ struct admission {
     struct admission_entry *entries;
     uint8_t *keys;
     uint8_t *states;
-    uint32_t *ids;           /* blocks of hits; also ASSIGNED */
-    uint32_t *tags;          /* of the keys, in the index of blocks */
-    struct save_slot *slots; /* at the place of the key */
+    uint32_t *ids;  /* blocks of hits; also ASSIGNED */
+    uint32_t *tags; /* of the keys, in the index of blocks */
+    union admission_place *places;
 };
 
 /* What can be refused is refused here, before any change. */

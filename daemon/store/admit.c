@@ -156,7 +156,7 @@ static enum room assign(struct store *store, struct save *save, struct admission
     }
     blocks_get(store->blocks, id)->save = (uint32_t)save->id;
     admission->states[i] = STORE_KEY_ASSIGNED;
-    admission->slots[i] = (struct save_slot){
+    admission->places[i].slot = (struct save_slot){
         .block = id, .slot = slot, .generation = record->generation, .tier = (uint8_t)tier};
     return ROOM_TAKEN;
 }
@@ -175,7 +175,7 @@ static void look_again(struct store *store, const struct save *save,
     admission->ids[i] = id;
     if (block->state == BLOCK_READY) {
         admission->states[i] = STORE_KEY_HIT;
-        keep_hold(store, id);
+        keep_hold_aside(store, id, admission->places[i].beside);
     } else {
         admission->states[i] =
             block->save == (uint32_t)save->id ? KEY_SHARED : (uint8_t)STORE_KEY_PENDING;
@@ -341,7 +341,7 @@ kvc_status store_save_open(struct store *store, struct owner *owner, const struc
     }
     for (uint32_t i = 0; i < n_keys; i++)
         if (admission->states[i] == STORE_KEY_HIT)
-            keep_hold(store, admission->ids[i]);
+            keep_hold_aside(store, admission->ids[i], admission->places[i].beside);
     store->stats.saves++;
     if (req->list_later && admission->fresh) {
         admission->unlisted = true;
@@ -373,7 +373,7 @@ uint32_t store_save_more(struct store *store, struct save *save)
 /* Gives back the slot of a key that the worker was never told of. */
 void admit_take_back(struct store *store, struct save *save, uint32_t i)
 {
-    struct save_slot *slot = &save->admission->slots[i];
+    struct save_slot *slot = &save->admission->places[i].slot;
     struct partition *partition = store_partition(store, blocks_get(store->blocks, slot->block));
 
     save_forget_block(store, slot);
@@ -381,17 +381,20 @@ void admit_take_back(struct store *store, struct save *save, uint32_t i)
     save->admission->states[i] = STORE_KEY_SKIPPED;
 }
 
-/* Whether the rule of the key's part used it, of all keys of its entry. */
-static bool is_needed(const struct admission *admission, uint32_t i)
+/* Ends the hold on a hit. That is its use, if the rule of its part used it; else nothing was. */
+static void let_go(struct store *store, struct admission *admission, uint32_t i, bool needed)
 {
-    const struct admission_entry *entry = admission->entries;
+    uint32_t id = admission->ids[i];
 
-    while (i >= entry->end)
-        entry++;
-    return entry->end - i <= entry->needed;
+    if (blocks_get(store->blocks, id)->state != BLOCK_READY)
+        admission->states[i] = STORE_KEY_SKIPPED;
+    if (needed)
+        keep_release(store, id);
+    else
+        keep_put_back(store, id, admission->places[i].beside);
 }
 
-/* Ends the wait for room and the hold on hits, last first: that is their use. */
+/* Ends the wait for room and the hold on hits, last first. */
 void admit_let_go(struct store *store, struct save *save)
 {
     struct admission *admission = save->admission;
@@ -404,14 +407,15 @@ void admit_let_go(struct store *store, struct save *save)
         admission->entries[e].wanted = 0;
         admission->entries[e].closed = true;
     }
-    for (uint32_t i = admission->n_keys; i-- > 0;) {
-        if (admission->states[i] == KEY_MISSING)
-            admission->states[i] = STORE_KEY_SKIPPED;
-        if (admission->states[i] != STORE_KEY_HIT)
-            continue;
-        if (blocks_get(store->blocks, admission->ids[i])->state != BLOCK_READY)
-            admission->states[i] = STORE_KEY_SKIPPED;
-        keep_release(store, admission->ids[i], is_needed(admission, i));
+    for (uint32_t e = admission->n_entries; e-- > 0;) {
+        const struct admission_entry *entry = &admission->entries[e];
+
+        for (uint32_t i = entry->end; i-- > entry->first;) {
+            if (admission->states[i] == KEY_MISSING)
+                admission->states[i] = STORE_KEY_SKIPPED;
+            else if (admission->states[i] == STORE_KEY_HIT)
+                let_go(store, admission, i, entry->end - i <= entry->needed);
+        }
     }
 }
 

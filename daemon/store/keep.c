@@ -183,13 +183,13 @@ void keep_hold(struct store *store, uint32_t id)
         settle(store, id, false);
 }
 
-void keep_release(struct store *store, uint32_t id, bool used)
+void keep_release(struct store *store, uint32_t id)
 {
     struct block *block = blocks_get(store->blocks, id);
 
     assert(block->held > 0);
     if (--block->held == 0)
-        loosen(store, id, used, NULL);
+        loosen(store, id, true, NULL);
 }
 
 void keep_hold_aside(struct store *store, uint32_t id, uint32_t beside[TIER_COUNT])

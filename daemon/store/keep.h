@@ -24,11 +24,10 @@ void keep_unlease(struct store *store, uint32_t id);
 
 /* Saves for the length of their call, and pins. */
 void keep_hold(struct store *store, uint32_t id);
-/* used false: the hold was no use of it, it keeps its place in the eviction order. */
-void keep_release(struct store *store, uint32_t id, bool used);
+void keep_release(struct store *store, uint32_t id);
 
 /*
- * A hold of one that is only looked at: it goes back to where it was beside these, one of each
+ * A hold that may be no use of it: it can go back to where it was, beside these, one of each
  * tier, in a time that does not grow with the orders if what was taken last is put back first.
  */
 void keep_hold_aside(struct store *store, uint32_t id, uint32_t beside[TIER_COUNT]);

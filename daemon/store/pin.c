@@ -25,7 +25,7 @@ static void end(struct store *store, struct pin *pin)
     handles_remove(&store->pins, handle(block));
     expiry_remove(&store->pin_ends, &pin->ends);
     mem_free(pin);
-    keep_release(store, block, true);
+    keep_release(store, block);
 }
 
 bool pin_has(const struct store *store, uint32_t block)

@@ -43,7 +43,7 @@ static void add_block(const struct store *store, struct save *save,
 {
     struct chunk *chunk = &save->chunks[save->n_chunks - 1];
 
-    save->slots[save->n_slots] = save->admission->slots[i];
+    save->slots[save->n_slots] = save->admission->places[i].slot;
     save->slots[save->n_slots++].follows =
         i > entry->first && save->admission->states[i - 1] == STORE_KEY_ASSIGNED;
     chunk->blocks++;
@@ -88,7 +88,7 @@ static void fill_result(struct store *store, const struct save *save,
         const struct admission_entry *entry = &admission->entries[e];
 
         for (uint32_t i = entry->first; i < entry->end; i++) {
-            const struct save_slot *slot = &admission->slots[i];
+            const struct save_slot *slot = &admission->places[i].slot;
 
             if (admission->states[i] == KEY_SHARED) {
                 uint32_t id = blocks_find(store->blocks, entry->part, admission_key(admission, i));
@@ -151,7 +151,7 @@ static bool list_keys(struct store *store, const struct admission *admission)
             blocks_expect(store->blocks, admission->tags + i,
                           left < BLOCKS_EXPECT_MAX ? left : BLOCKS_EXPECT_MAX);
         if (admission->states[i] == STORE_KEY_ASSIGNED &&
-            blocks_list(store->blocks, admission->tags[i], admission->slots[i].block) != KVC_OK)
+            blocks_list(store->blocks, admission->tags[i], admission->places[i].slot.block) != KVC_OK)
             return false;
     }
     return true;

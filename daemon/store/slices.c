@@ -188,7 +188,7 @@ static void fill_result(const struct store *store, const struct save *save,
     const struct admission *admission = save->admission;
 
     for (uint32_t i = 0; i < admission->n_keys; i++) {
-        const struct save_slot *slot = &admission->slots[i];
+        const struct save_slot *slot = &admission->places[i].slot;
 
         result->states[i] = admission->states[i];
         if (result->states[i] == STORE_KEY_ASSIGNED)

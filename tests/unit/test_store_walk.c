@@ -1,7 +1,6 @@
 /* Walks over blocks, leases and copies, some at a time, while others use them. */
 #include <string.h>
 
-#include "daemon/store/partition.h"
 #include "daemon/store/walk.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
@@ -105,49 +104,6 @@ START_TEST(a_copy_that_is_read_stays_where_it_is)
 }
 END_TEST
 
-/* Of looking for places, in the orders of all blocks that are like this one. */
-static uint64_t count_steps(const struct kit *kit, uint32_t block)
-{
-    const struct partition *partition =
-        store_partition(kit->store, blocks_get(kit->store->blocks, block));
-    uint64_t steps = 0;
-
-    for (enum order o = ORDER_DIRTY; o < ORDER_COUNT; o++)
-        steps += partition->orders[o].steps;
-    return steps;
-}
-
-/* However the blocks were used, and so lie in the orders. */
-START_TEST(what_is_given_back_finds_its_place_at_once)
-{
-    enum { MANY = 256, BATCH = 64 };
-    static struct kit kit;
-    static struct store_copy copies[BATCH];
-    struct kit_owner *w = kit_open_with(&kit, MANY, MANY);
-    uint64_t cursor = 0, unchecked = 0, before, random = 1, lease;
-    enum store_walk found = STORE_WALK_FOUND;
-    uint32_t steps = UINT32_MAX, n;
-
-    for (uint32_t i = 0; i < 4 * MANY; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        ck_assert_uint_eq(kit_lookup(&kit, w, (uint32_t)(random >> 33) % MANY, 1, &lease), 1);
-        kit_release(&kit, w, lease);
-    }
-    found = store_walk_copies(kit.store, &cursor, &steps, &unchecked, &copies[0]);
-    store_give_copy(kit.store, &copies[0], false);
-    before = count_steps(&kit, copies[0].block);
-    while (found == STORE_WALK_FOUND) {
-        for (n = 0; n < BATCH && found == STORE_WALK_FOUND; n += found == STORE_WALK_FOUND)
-            found = store_walk_copies(kit.store, &cursor, &steps, &unchecked, &copies[n]);
-        while (n-- > 0)
-            store_give_copy(kit.store, &copies[n], false);
-    }
-    ck_assert_uint_le(count_steps(&kit, copies[0].block) - before, 2 * MANY);
-    ck_assert_ptr_null(store_check(kit.store));
-    kit_close(&kit);
-}
-END_TEST
-
 START_TEST(a_bad_copy_takes_its_block_with_it)
 {
     static struct kit kit;
@@ -169,5 +125,4 @@ CHECK_MAIN_LOOPS("store/walk", CHECK_UNIT_S,
                  {every_block_is_met_once_however_few_steps_a_call_has, 0, 0},
                  {a_walk_of_leases_meets_those_that_have_not_ended, 0, 0},
                  {a_copy_that_is_read_stays_where_it_is, 0, 1},
-                 {what_is_given_back_finds_its_place_at_once, 0, 0},
                  {a_bad_copy_takes_its_block_with_it, 0, 0})
