@@ -196,7 +196,7 @@ enum config_action config_load(struct config *config, const struct config_source
         return action;
     if (check != NULL)
         return config_read_file(config, check, why) && config_check(config, why) ? CONFIG_CHECKED
-                                                                                 : CONFIG_BAD;
+                                                                                 : CONFIG_WRONG;
     if (file == NULL && access(CONFIG_FILE_DEFAULT, F_OK) == 0)
         file = CONFIG_FILE_DEFAULT;
     if (file != NULL && !config_read_file(config, file, why))

@@ -16,11 +16,19 @@ struct config_source {
     char *const *environment;
 };
 
-enum config_action { CONFIG_RUN, CONFIG_HELP, CONFIG_VERSION, CONFIG_CHECKED, CONFIG_BAD };
+enum config_action {
+    CONFIG_RUN,
+    CONFIG_HELP,
+    CONFIG_VERSION,
+    CONFIG_CHECKED,
+    CONFIG_WRONG,
+    CONFIG_BAD
+};
 
 /*
- * Makes a configuration of everything that source names; called again for a reload. CONFIG_CHECKED:
- * --check-config named a file and it is right. CONFIG_BAD: why says what is wrong, where.
+ * Makes a configuration of everything that source names; called again for a reload. CONFIG_CHECKED
+ * and CONFIG_WRONG: --check-config named a file and it is right, or not; CONFIG_BAD: what was to be
+ * used is not. With both why says what is wrong, where.
  */
 enum config_action config_load(struct config *config, const struct config_source *source,
                                char *why);

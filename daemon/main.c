@@ -26,6 +26,9 @@ int main(int argc, char **argv)
     case CONFIG_CHECKED:
         puts("the configuration is right");
         return 0;
+    case CONFIG_WRONG:
+        fprintf(stderr, "the configuration is wrong: %s\n", why);
+        return 1;
     case CONFIG_BAD:
         log_error("main", "cannot start: %s", why);
         return 1;

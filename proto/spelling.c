@@ -2,12 +2,22 @@
 
 #include <string.h>
 
+/* The first of the words that it has. */
+static bool begins(const char *given, const char *known)
+{
+    const size_t n = strlen(given);
+
+    return n > 1 && strncmp(given, known, n) == 0 && known[n] == '-';
+}
+
 size_t spelling_distance(const char *given, const char *known)
 {
     size_t row[SPELLING_NAME_MAX + 1], n = strlen(known);
 
     if (n > SPELLING_NAME_MAX)
         return n;
+    if (begins(given, known))
+        return 1;
     for (size_t j = 0; j <= n; j++)
         row[j] = j;
     for (size_t i = 1; *given != '\0'; given++, i++) {

@@ -99,6 +99,35 @@ START_TEST(test_help_and_version)
 }
 END_TEST
 
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+// A file that is judged says what is wrong with it; nothing was to start.
+START_TEST(a_checked_file_is_right_or_wrong_and_nothing_starts)
+{
+    const char *path = tmpdir_file("kvcached.conf");
+    const char *const check[] = {"--check-config", path, NULL};
+    char text[4096], expected[512];
+
+    write_file(path, "lease-time = 7s\n");
+    ck_assert_int_eq(daemon_run(check, text, sizeof(text)), 0);
+    ck_assert_str_eq(text, "the configuration is right\n");
+    write_file(path, "# leases\nlease = 7s\n");
+    ck_assert_int_eq(daemon_run(check, text, sizeof(text)), 1);
+    snprintf(expected, sizeof(expected),
+             "the configuration is wrong: %s: line 2: unknown option \"lease\"; did you mean "
+             "\"lease-time\"?\n",
+             path);
+    ck_assert_str_eq(text, expected);
+}
+END_TEST
+
 START_TEST(test_tiers_of_nothing)
 {
     daemon_stop(daemon_start((const char *[]){"--gpu-bytes", "0", NULL}));
@@ -303,6 +332,7 @@ END_TEST
 
 CHECK_MAIN_LOOPS("conn/start", CHECK_LIFE_S, {test_refuses, 0, REFUSED - 1},
                  {test_help_and_version, 0, 0}, {test_tiers_of_nothing, 0, 0},
+                 {a_checked_file_is_right_or_wrong_and_nothing_starts, 0, 0},
                  {F38_second_daemon_refuses, 0, 0}, {test_somebody_else_listens, 0, 1},
                  {test_stale_socket_is_replaced, 0, 2}, {test_starts_again_after_a_kill, 0, 0},
                  {test_socket_mode, 0, 0}, {test_ready_within_100_ms, 0, 0},

@@ -301,6 +301,9 @@ static const struct {
 } bad_files[] = {
     {"gpu-byts = 1M\n", "line 1: unknown option \"gpu-byts\"; did you mean \"gpu-bytes\"?"},
     {"\n\ngpu-bytes = lots\n", "line 3: gpu-bytes: \"lots\" is not digits"},
+    {"lease = 7s\n", "line 1: unknown option \"lease\"; did you mean \"lease-time\"?"},
+    {"clean = 7%\n", "line 1: unknown option \"clean\"; did you mean \"clean-low\"?"},
+    {"secret = x\n", "line 1: unknown option \"secret\""},
     {"gpu-bytes\n", "line 1: is neither"},
     {"[other]\ngpu-bytes = 1M\n", "line 2: unknown section [other]"},
     {"gpu-bytes = 4M\ngpu-bytes = 8M\n", "line 2: gpu-bytes is set twice"},
@@ -318,6 +321,9 @@ START_TEST(test_bad_files)
     struct config config;
 
     ck_assert_int_eq(load(&config, (char *[]){"kvcached", "--check-config", file, NULL}, NULL, why),
+                     CONFIG_WRONG);
+    ck_assert_msg(strstr(why, bad_files[_i].why) != NULL, "%s", why);
+    ck_assert_int_eq(load(&config, (char *[]){"kvcached", "--config", file, NULL}, NULL, why),
                      CONFIG_BAD);
     ck_assert_msg(strstr(why, bad_files[_i].why) != NULL, "%s", why);
     ck_assert_ptr_null(strchr(why, '\n'));
