@@ -1,10 +1,22 @@
 #!/usr/bin/env python3
 """What the vLLM connector finds, loads and saves for a request, on stand-ins for vLLM."""
 
+from unittest import mock
+
 import stand_in
 import support
 from stand_in import TOKENS, Request, SlidingWindowSpec, step
 from vllm_case import Case, layer_by_layer, prompt
+
+from kvcache_client.names import KEY_BYTES
+from kvcache_client.vllm import lately
+
+
+def served_from_the_own_cache(engine, tokens, before):
+    """A request whose prefix is in the blocks of the one before it; it finds so many more."""
+    request = Request(tokens)
+    engine.tables[request.request_id] = [list(t) for t in engine.tables[before.request_id]]
+    return request, engine.serve(request, local=24, finish=False)
 
 
 class Requests(Case):
@@ -57,6 +69,56 @@ class Requests(Case):
         engine.tables[again.request_id] = engine.tables[request.request_id]
         self.assertEqual(engine.serve(again, local=40), 0)
         self.settled(daemon)
+
+    def test_the_daemon_is_not_asked_about_own_hits(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens, asked = prompt(42), []
+        request = Request(tokens)
+        engine.serve(request, finish=False)
+        self.settled(daemon)
+        client = engine.scheduler._scheduler._link.get()
+        lookup = client.lookup
+        client.lookup = lambda parts, keys, **how: (
+            asked.append(len(keys) // KEY_BYTES) or lookup(parts, keys, **how))
+        for _ in range(3):
+            request, found = served_from_the_own_cache(engine, tokens, request)
+            self.assertEqual(found, 16)
+        self.assertEqual(asked, [4] * 3)
+        counts = engine.counts()
+        self.assertEqual((counts["saved_blocks"], counts["hit_blocks"]), (10, 0))
+        self.assertEqual(engine.counts("scheduler")["ordered_saves"], 1)
+
+    def test_own_hits_are_named_again_after_a_while(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = prompt(42)
+        request = Request(tokens)
+        engine.serve(request, finish=False)
+        self.settled(daemon)
+        with mock.patch.object(lately, "SECONDS", 0):
+            request, _ = served_from_the_own_cache(engine, tokens, request)
+        self.assertEqual(engine.counts()["hit_blocks"], 10)
+        served_from_the_own_cache(engine, tokens, request)
+        self.assertEqual(engine.counts()["hit_blocks"], 10)
+
+    def test_what_the_daemon_lost_is_saved_again(self):
+        daemon = self.daemon()
+        engine, other = self.engine(daemon), self.engine(daemon)
+        tokens = prompt(42)
+        request = Request(tokens)
+        with mock.patch.object(engine.workers[0]._worker._link, "ready", lambda: None):
+            engine.serve(request, finish=False)  # it was ordered to be saved
+        self.assertEqual(engine.counts()["dropped_saves"], 1)
+        request, found = served_from_the_own_cache(engine, tokens, request)
+        self.assertEqual(found, 0)
+        self.settled(daemon)
+        self.assertEqual(other.serve(Request(tokens)), 40)
+        other.scheduler.reset_cache()
+        self.assertEqual(engine.counts()["saved_blocks"], 10)
+        served_from_the_own_cache(engine, tokens, request)  # finds the flush, and renews
+        served_from_the_own_cache(engine, tokens, request)
+        self.assertEqual(engine.counts()["saved_blocks"], 20)
 
     def test_chunked_prefill_saves_as_it_goes(self):
         daemon = self.daemon()

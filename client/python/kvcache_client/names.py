@@ -20,7 +20,7 @@ def key(block_hash: bytes) -> bytes:
 
 def keys(block_hashes: Iterable[bytes]) -> bytes:
     """The keys of block hashes in prompt order, one behind the other."""
-    return b"".join(library.fold_key(bytes(h)) for h in block_hashes)
+    return b"".join([library.fold_key(bytes(h)) for h in block_hashes])
 
 
 def join(some: Keys) -> bytes:

@@ -67,17 +67,20 @@ class StepOrders:
 @dataclasses.dataclass
 class StepReport:
     """adopted: of each request, how many ranks have a lease of their own (or need none). passes:
-    tokens and seconds of forward passes. cost: where it was measured after the start."""
+    tokens and seconds of forward passes. cost: where it was measured after the start. lost: some
+    block that was to be saved was not."""
 
     adopted: Dict[str, int] = dataclasses.field(default_factory=dict)
     passes: List[Tuple[int, float]] = dataclasses.field(default_factory=list)
     cost: Optional[LoadCost] = None
+    lost: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.adopted or self.passes or self.cost)
+        return bool(self.adopted or self.passes or self.cost or self.lost)
 
     def add(self, other: "StepReport") -> "StepReport":
         self.passes += other.passes
+        self.lost = self.lost or other.lost
         self.cost = slowest([c for c in (self.cost, other.cost) if c is not None])
         for request, n in other.adopted.items():
             self.adopted[request] = self.adopted.get(request, 0) + n

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Iterable, List, Optional, Tuple
 
-from .. import library
+from .. import names
 from ..leases import Lease
 from ..names import KEY_BYTES
 from . import chain
@@ -27,6 +27,8 @@ class State:
     blocks: List[List[int]] = dataclasses.field(default_factory=list)  # of each group
     saved: int = 0  # blocks that were ordered to be saved
     computed: int = 0  # tokens, at the last lookup
+    own: int = 0  # blocks, of the engine's own prefix cache, at the last lookup
+    named: Optional[float] = None  # when the first of its blocks was named to the daemon
     lease: Optional[Lease] = None
     fetch: int = 0  # what other daemons are asked for
     asked: bool = False
@@ -53,8 +55,7 @@ class Names:
         """Names as many of the first n blocks as can be; how many have a name."""
         have = len(state.keys) // KEY_BYTES
         if have < n:
-            for block_hash in self._hashes(state, have, n):
-                state.keys += library.fold_key(bytes(block_hash))
+            state.keys += names.keys(self._hashes(state, have, n))
         return min(n, len(state.keys) // KEY_BYTES)
 
     def _hashes(self, state: State, first: int, n: int) -> Iterable[bytes]:

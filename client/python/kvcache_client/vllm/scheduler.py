@@ -22,6 +22,7 @@ from ..memory import Slice
 from ..names import KEY_BYTES
 from ..parts import Part, Rule
 from .breakeven import BreakEven
+from .lately import Lately
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
@@ -64,6 +65,8 @@ class SchedulerSide:
         self._requests: Dict[str, State] = {}
         self._names = itertools.count(1)
         self._orders = StepOrders()
+        self._lately = Lately()
+        self._only_full = False  # any run of blocks can be loaded behind what the engine has
         self._handed: Dict[str, Tuple[Lease, int]] = {}  # to so many ranks that have it now
         self._step = 0
         self._save_every = options.save_every or max(1, block_tokens // 2)
@@ -87,6 +90,7 @@ class SchedulerSide:
         known = [r for r in ranks if r is not None]
         self.break_even.ranks([r.cost for r in known])
         self._infos, self._ranks = known[0].parts, len(known)
+        self._only_full = not self.looks_ahead and all(i.rule == Rule.FULL for i in self._infos)
         # Identical shards are one part.
         self._all = list(dict.fromkeys(p for r in known for p in r.parts))
         self._link.open()
@@ -142,17 +146,17 @@ class SchedulerSide:
         if not self._usable(request) or getattr(request, "skip_reading_prefix_cache", False):
             return 0, False
         state = self._state(request)
-        state.computed = computed
+        state.computed, state.own = computed, computed // self.block_tokens
         n = self._blocks.known(state, (request.num_tokens - 1) // self.block_tokens)
-        if computed % self.block_tokens or n * self.block_tokens <= computed:
+        if computed % self.block_tokens or n <= state.own:
             self._drop(state)
             return 0, False
         if state.fetch and self._under_way(state):
             return None, False
         lease = self._look_up(state, n)
-        if lease is not None and lease.fetch and self._ask_peers(state, lease, computed):
+        if lease is not None and lease.fetch and self._ask_peers(state, lease):
             return None, False
-        gain = 0 if lease is None else lease.blocks * self.block_tokens - computed
+        gain = 0 if lease is None else self._gain(state, lease.blocks)
         if lease is None or not self._pays(lease, gain):
             self.counts["declined"] += gain > 0
             state.lease = lease
@@ -160,6 +164,15 @@ class SchedulerSide:
             return 0, False
         state.lease = lease
         return gain, self._beside(lease)
+
+    def _in_front(self, state: State) -> int:
+        """Blocks that the engine has and the daemon is not asked about: the first key of a lookup,
+        and the first block of its lease."""
+        return state.own if self._only_full else 0
+
+    def _gain(self, state: State, blocks: int) -> int:
+        """Tokens, of a lease of so many blocks."""
+        return (blocks - (state.own - self._in_front(state))) * self.block_tokens
 
     def _pays(self, lease: Lease, gain: int) -> bool:
         host = min(gain, (lease.blocks - lease.gpu) * self.block_tokens)
@@ -175,7 +188,8 @@ class SchedulerSide:
         if client is None:
             return None
         self.counts["lookups"] += 1
-        keys, state.late = bytes(state.keys[: n * KEY_BYTES]), False
+        first = self._in_front(state)
+        keys, state.late = bytes(state.keys[first * KEY_BYTES : n * KEY_BYTES]), False
         try:
             try:
                 lease = self._lease(client, keys, state.name)
@@ -205,9 +219,9 @@ class SchedulerSide:
             return None
         return lease
 
-    def _ask_peers(self, state: State, lease: Lease, computed: int) -> bool:
+    def _ask_peers(self, state: State, lease: Lease) -> bool:
         """Whether the request waits for what they have. What is here stays leased meanwhile."""
-        gain = (lease.blocks + lease.remote) * self.block_tokens - computed
+        gain = self._gain(state, lease.blocks + lease.remote)
         state.fetch = lease.fetch
         if state.asked or not self.break_even.pays(gain, 0):
             self._decline(state)
@@ -238,6 +252,7 @@ class SchedulerSide:
             self._failed(error)
 
     def _renew(self) -> None:
+        self._lately.clear()
         for part in self._parts:
             part.renew()
 
@@ -245,6 +260,7 @@ class SchedulerSide:
         self.counts["failed_lookups"] += 1
         if isinstance(error, SessionError):
             self.counts["daemon_losses"] += 1
+            self._lately.clear()
             self._link.lost(error)
 
     def _drop(self, state: State) -> None:
@@ -272,12 +288,14 @@ class SchedulerSide:
         state.blocks = [list(ids) for ids in blocks]
         if external == 0 or not state.lease:
             self._drop(state)
+            self._skip_known(state, 0)
             return
         lease, state.lease = state.lease, None
-        first, count = state.computed // self.block_tokens, external // self.block_tokens
+        first, count = state.own, external // self.block_tokens
+        self._skip_known(state, count)
         self._orders.loads.append(
             LoadOrder(
-                request.request_id, lease.token, first, count,
+                request.request_id, lease.token, first - self._in_front(state), count,
                 tuple(
                     self._ids(
                         g, state.blocks[g], first, first + count, state.computed + external,
@@ -291,6 +309,23 @@ class SchedulerSide:
         self.counts["ordered_loads"] += 1
         self.counts["hit_requests"] += 1
         self.counts["hit_tokens"] += external
+
+    def _skip_known(self, state: State, loaded: int) -> None:
+        """What the daemon has is not named to it again: blocks that are loaded, and those of the
+        engine's own cache that were named lately. Of other groups than full ones it may lack some
+        in front of what it has."""
+        if not self._only_full or not (state.own or loaded):
+            return
+        now = time.monotonic()
+        at: Optional[float] = now
+        if state.own:
+            last = state.own * KEY_BYTES
+            at = self._lately.at(bytes(state.keys[last - KEY_BYTES : last]), now)
+        if at is not None:
+            end = state.own + loaded
+            self._lately.add(bytes(state.keys[state.own * KEY_BYTES : end * KEY_BYTES]), at, now)
+            state.named = at if state.named is None else min(at, state.named)
+            state.saved = max(state.saved, end)
 
     def _ids(
         self, group: int, blocks: Sequence[int], first: int, end: int, computed: int,
@@ -369,15 +404,20 @@ class SchedulerSide:
         if n <= state.saved:
             return
         whole = before + scheduled == n * self.block_tokens
+        keys = bytes(state.keys[state.saved * KEY_BYTES : n * KEY_BYTES])
         orders.saves.append(
             SaveOrder(
-                name, bytes(state.keys[state.saved * KEY_BYTES : n * KEY_BYTES]),
+                name, keys,
                 tuple(
                     self._ids(g, state.blocks[g], state.saved, n, before, whole=whole)
                     for g in range(len(self._infos))
                 ),
             )
         )
+        if self._only_full:
+            now = time.monotonic()
+            state.named = now if state.named is None else state.named
+            self._lately.add(keys, state.named, now)
         state.saved = n
         self.counts["ordered_saves"] += 1
 
@@ -385,6 +425,8 @@ class SchedulerSide:
         """update_connector_output: leases that the workers have adopted end here; blocks that did
         not arrive are computed, and then saved."""
         bad = set(invalid)
+        if bad or (report and report.lost):
+            self._lately.clear()
         if bad:
             self.counts["failed_blocks"] += len(bad)
             for state in self._requests.values():
@@ -415,6 +457,7 @@ class SchedulerSide:
         step, until an answer is late again."""
         if self._late and time.monotonic() >= self._late_at:
             state = self._late.pop()
+            state.own = 0
             state.lease = self._look_up(state, 1)
             self._drop(state)
             if state.late:
@@ -424,9 +467,10 @@ class SchedulerSide:
     def reset(self) -> bool:
         """reset_cache: everything saved before is a miss."""
         client = self._link.get()
+        self._lately.clear()
         for state in self._requests.values():
             self._drop(state)
-            state.saved = 0
+            state.saved, state.named = 0, None
         if client is None:
             return False
         try:

@@ -157,8 +157,11 @@ class WorkerSide:
         if sliced:
             self._start_sliced(sliced)
         self._time_begins(orders.tokens)
-        client = self._link.ready() if self._by_layer else None
-        if client is not None and orders.saves and not self._host_only:
+        if self._by_layer and orders.saves and not self._host_only:
+            client = self._link.ready()
+            if client is None:
+                self._dropped(len(orders.saves))
+                return
             self._layer_saves.begin(
                 client, [e for order in orders.saves for e in self._entries(order)]
             )
@@ -287,18 +290,23 @@ class WorkerSide:
         self._now.clear()
         by_layer = self._layer_saves.end(trusted=not self._distrust)
         if self._distrust:
-            self.counts["dropped_saves"] += len(orders.saves)
+            self._dropped(len(orders.saves))
         elif self._by_layer and not self._host_only:
             self._count(by_layer)
         elif orders.saves:
             self._save(orders.saves)
 
+    def _dropped(self, saves: int) -> None:
+        self.counts["dropped_saves"] += saves
+        self._report.lost = self._report.lost or saves > 0
+
     def _count(self, saves: Sequence[Save]) -> None:
         self.counts["saves"] += len(saves)
         self.counts["saved_blocks"] += saved(saves, KeyState.SAVED)
         self.counts["hit_blocks"] += saved(saves, KeyState.HIT)
+        self._report.lost = self._report.lost or saved(saves, KeyState.SKIPPED) > 0
         for error in self._layer_saves.errors:
-            self.counts["dropped_saves"] += 1
+            self._dropped(1)
             self._failed(error)
             if isinstance(error, StaleError):
                 self._renew()
@@ -318,7 +326,7 @@ class WorkerSide:
     def _save(self, orders: Sequence[SaveOrder]) -> None:
         client = self._link.ready()
         if client is None:
-            self.counts["dropped_saves"] += len(orders)
+            self._dropped(len(orders))
             return
         if self._host_only:
             self._streams.after_compute()
@@ -327,7 +335,7 @@ class WorkerSide:
                 self._save_entries(client, entries)
                 self._link.answered()
             except KvcacheError as error:
-                self.counts["dropped_saves"] += 1
+                self._dropped(1)
                 self._failed(error)
                 if isinstance(error, StaleError):
                     self._renew()
@@ -357,7 +365,9 @@ class WorkerSide:
         self.counts["saved_blocks"] += save.count(KeyState.SAVED)
         self.counts["hit_blocks"] += save.count(KeyState.HIT)
         absent = sum(b is None for e in entries for b in e.blocks)
-        self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
+        skipped = save.count(KeyState.SKIPPED) - absent
+        self.counts["skipped_blocks"] += skipped
+        self._report.lost = self._report.lost or skipped > 0
 
     def _renew(self) -> None:
         try:
