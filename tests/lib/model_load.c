@@ -236,7 +236,7 @@ void model_flush(struct model *m)
     for (uint32_t i = 0; i < m->n_parts; i++)
         m->parts[i].epoch += model_is_flushed(m, i);
     /* Slots of many blocks come back by turns; until then they are no blocks
-     * (unit/test_store_flush). */
+     * (unit/test_store_sweep). */
     while (has_stale(m)) {
         m->ticked = true;
         store_tick(m->store);

@@ -14,11 +14,12 @@
 
 #include "daemon/store/store.h"
 
-#define KIT_OWNERS 16u
-#define KIT_KEYS   KVC_KEYS_MAX
-#define KIT_MOVES  1024u
-#define KIT_EVENTS 64u
-#define KIT_COPIES (KVC_SESSION_SAVES_MAX + 8u)
+#define KIT_OWNERS  16u
+#define KIT_KEYS    KVC_KEYS_MAX
+#define KIT_MOVES   1024u
+#define KIT_EVENTS  64u
+#define KIT_CHUNKED 150u
+#define KIT_COPIES  (KVC_SESSION_SAVES_MAX + 8u)
 
 /* 256 KiB slots: eight in the smallest extent, so that tiers of a few slots can be had. */
 #define KIT_SLOT_BYTES (256u << 10)
@@ -79,8 +80,9 @@ struct kit {
     kvc_status copy_status; /* what copy() returns */
     struct save_outcome done[KIT_EVENTS];
     uint32_t n_done, n_room, n_freed;
-    uint32_t n_warnings; /* logged; kit_close wants none */
-    struct refusal why;  /* of the latest refusal */
+    uint32_t n_warnings;                          /* logged; kit_close wants none */
+    struct refusal why;                           /* of the latest refusal */
+    uint8_t scope_keys[KIT_KEYS * KVC_KEY_BYTES]; /* of the latest kit_scope */
 };
 
 struct kit_entry {
@@ -147,7 +149,14 @@ void kit_save(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t
 kvc_status kit_save_open(struct kit *kit, struct kit_owner *owner, const struct kit_entry *entries,
                          uint32_t n_entries, struct kit_save *save);
 void kit_save_seal(struct kit *kit, struct kit_save *save);
+/* Of one entry: copies end and more is asked for as long as that helps; how many got a slot. */
+uint32_t kit_save_slowly(struct kit *kit, struct kit_owner *owner, struct kit_entry entry,
+                         struct kit_save *save);
 struct kit_entry kit_entry(const struct kit *kit, uint32_t first, uint32_t n);
+/* A save of KIT_CHUNKED keys, from 0 on, in three chunks: of 64, 64 and 22 blocks, 4 KiB each. */
+struct kit_owner *kit_open_chunks(struct kit *kit, uint32_t gpu_slots, struct kit_save *save);
+/* The blocks of its first n chunks. */
+uint32_t kit_after_chunks(uint32_t n);
 /* Aborts it; how many blocks it had published, or -1: save_done is to come. */
 int kit_abort(struct kit *kit, struct kit_save *save, bool never_all);
 
@@ -170,6 +179,8 @@ void kit_end_copy(struct kit *kit, const struct kit_save *save, uint32_t chunk);
 void kit_prove(struct kit *kit, const struct kit_save *save);
 /* Saves keys and publishes them; all must be assigned. */
 void kit_put(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n);
+/* The same into a full store, whatever it takes. */
+void kit_put_slowly(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n);
 
 /* A lookup of keys first .. first + n - 1; returns the blocks that were granted. */
 uint32_t kit_lookup(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n,
@@ -180,8 +191,11 @@ uint32_t kit_probe(struct kit *kit, struct kit_owner *owner, uint32_t first, uin
 bool kit_has(struct kit *kit, uint32_t key);
 bool kit_in_tier(struct kit *kit, uint32_t key, enum tier_kind tier);
 void kit_release(struct kit *kit, struct kit_owner *owner, uint64_t lease);
-/* A store with as many slots in both tiers, whose worker has published keys 0 .. blocks - 1. */
-struct kit_owner *kit_open_with(struct kit *kit, uint32_t slots, uint32_t blocks);
+/* A store whose worker has published keys 0 .. blocks - 1. */
+struct kit_owner *kit_open_with(struct kit *kit, uint32_t gpu_slots, uint32_t host_slots,
+                                uint32_t blocks);
+/* A lookup whose lease is given back at once. */
+void kit_hit(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n);
 
 /* Opens a load of a lease's blocks, which are keys first .. first + count - 1 of the lease. */
 void kit_load(struct kit *kit, struct kit_owner *owner, uint64_t lease, uint32_t from,
@@ -198,6 +212,14 @@ uint32_t kit_moves(struct kit *kit, uint32_t n, kvc_status status);
 
 /* The same for extents that get new memory, which it zeroes. */
 uint32_t kit_renews(struct kit *kit, kvc_status status);
+
+/* Keys first .. first + n - 1 of the part: an owner's, or (NULL) everybody's. */
+struct store_scope kit_scope(struct kit *kit, const struct kit_owner *owner, uint32_t first,
+                             uint32_t n);
+/* How many blocks it was. */
+uint64_t kit_flush(struct kit *kit, struct store_scope scope);
+uint32_t kit_pin(struct kit *kit, struct store_scope scope, uint32_t seconds);
+uint32_t kit_unpin(struct kit *kit, struct store_scope scope);
 
 /* A worker of another tenant; the kit's own tenant stays. */
 struct kit_owner *kit_worker_of(struct kit *kit, const char *tenant);

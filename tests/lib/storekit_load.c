@@ -136,12 +136,21 @@ void kit_close_load(struct kit *kit, const struct kit_load *load)
     kit_tick(kit);
 }
 
-struct kit_owner *kit_open_with(struct kit *kit, uint32_t slots, uint32_t blocks)
+struct kit_owner *kit_open_with(struct kit *kit, uint32_t gpu_slots, uint32_t host_slots,
+                                uint32_t blocks)
 {
     struct kit_owner *worker;
 
-    kit_open(kit, &(struct kit_config){.gpu_slots = slots, .host_slots = slots});
+    kit_open(kit, &(struct kit_config){.gpu_slots = gpu_slots, .host_slots = host_slots});
     worker = kit_worker(kit);
     kit_put(kit, worker, 0, blocks);
     return worker;
+}
+
+void kit_hit(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n)
+{
+    uint64_t lease;
+
+    ck_assert_uint_eq(kit_lookup(kit, owner, first, n, &lease), n);
+    kit_release(kit, owner, lease);
 }

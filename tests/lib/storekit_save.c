@@ -144,6 +144,37 @@ void kit_save(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t
     kit_save_seal(kit, save);
 }
 
+struct kit_owner *kit_open_chunks(struct kit *kit, uint32_t gpu_slots, struct kit_save *save)
+{
+    struct kit_owner *worker;
+    struct kit_entry entry;
+
+    kit_open(kit, &(struct kit_config){.gpu_slots = gpu_slots, .slot_bytes = 4096});
+    worker = kit_worker(kit);
+    entry = kit_entry(kit, 0, KIT_CHUNKED);
+    ck_assert_int_eq(kit_save_open(kit, worker, &entry, 1, save), KVC_OK);
+    kit_save_seal(kit, save);
+    ck_assert_uint_eq(save->result.n_chunks, 3);
+    return worker;
+}
+
+uint32_t kit_after_chunks(uint32_t n)
+{
+    return n == 3 ? KIT_CHUNKED : n * 64;
+}
+
+uint32_t kit_save_slowly(struct kit *kit, struct kit_owner *owner, struct kit_entry entry,
+                         struct kit_save *save)
+{
+    ck_assert_int_eq(kit_save_open(kit, owner, &entry, 1, save), KVC_OK);
+    while (save->short_of > 0 && kit_moves(kit, 1, KVC_OK) > 0) {
+        save->short_of = store_save_more(kit->store, save->open);
+        kit_check(kit);
+    }
+    kit_save_seal(kit, save);
+    return save->n_assigned;
+}
+
 int kit_abort(struct kit *kit, struct kit_save *save, bool never_all)
 {
     struct save_outcome outcome = {0};
@@ -244,4 +275,12 @@ void kit_put(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t 
     ck_assert_uint_eq(save.n_assigned, n);
     kit_prove(kit, &save);
     ck_assert_uint_eq(kit_probe(kit, owner, first, n), n);
+}
+
+void kit_put_slowly(struct kit *kit, struct kit_owner *owner, uint32_t first, uint32_t n)
+{
+    struct kit_save save;
+
+    ck_assert_uint_eq(kit_save_slowly(kit, owner, kit_entry(kit, first, n), &save), n);
+    kit_prove(kit, &save);
 }

@@ -49,7 +49,7 @@ static kvc_status try_load(struct kit_owner *owner, uint64_t lease, uint32_t fir
 
 START_TEST(S27_the_longest_published_prefix_is_leased)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 16, 4);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 4);
     struct store_lookup_result result;
 
     kit_save(&kit, worker, 4, 2, &save);
@@ -73,7 +73,7 @@ END_TEST
 
 START_TEST(S27_a_repeated_lookup_extends_the_same_lease)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 16, 4), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 4), *other = kit_worker(&kit);
     struct store_lookup_result a, b;
     uint64_t hits;
 
@@ -103,7 +103,7 @@ END_TEST
 
 START_TEST(S27_a_repeated_lookup_that_finds_nothing_ends_the_lease)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 16, 4);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 4);
     struct store_lookup_result a, b;
 
     ck_assert_int_eq(ask(worker, (struct ask){.request = 7, .n = 4}, &a), KVC_OK);
@@ -117,7 +117,7 @@ END_TEST
 
 START_TEST(S27_a_lookup_appends_to_a_lease)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 16, 10);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 10);
     struct store_lookup_result a, b;
 
     ck_assert_int_eq(ask(worker, (struct ask){.n = 4}, &a), KVC_OK);
@@ -147,7 +147,7 @@ END_TEST
 
 START_TEST(S27_lookups_that_are_refused)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 16, 4), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 4), *other = kit_worker(&kit);
     struct kit_owner *admin = kit_owner(&kit, STORE_ROLE_OPERATOR);
     struct store_part_info second;
     struct store_lookup_result a, b;
@@ -169,7 +169,7 @@ END_TEST
 
 START_TEST(S28_a_leased_block_is_neither_evicted_nor_moved)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     struct kit_entry entry = kit_entry(&kit, 100, 8);
     uint64_t lease;
 
@@ -190,7 +190,7 @@ END_TEST
 /* _i: whether the copy succeeds. */
 START_TEST(S28_a_lease_on_a_block_that_is_being_demoted)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     struct kit_entry entry = kit_entry(&kit, 100, 2);
     uint64_t lease;
 
@@ -216,7 +216,7 @@ END_TEST
 
 START_TEST(S29_release_is_idempotent_and_by_its_owner)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8), *other = kit_worker(&kit);
     uint64_t lease;
 
     ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
@@ -231,7 +231,7 @@ END_TEST
 
 START_TEST(S30_a_lease_ends_by_time_and_can_be_extended)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8), *other = kit_worker(&kit);
     struct store_lookup_result a;
     uint32_t granted;
 
@@ -262,7 +262,7 @@ END_TEST
 
 START_TEST(S35_a_lease_is_handed_over)
 {
-    struct kit_owner *scheduler, *worker = kit_open_with(&kit, 8, 8), *second = kit_worker(&kit);
+    struct kit_owner *scheduler, *worker = kit_open_with(&kit, 8, 8, 8), *second = kit_worker(&kit);
     struct store_lookup_result granted, adopted, again;
 
     scheduler = kit_owner(&kit, STORE_ROLE_SCHEDULER);
@@ -297,7 +297,7 @@ END_TEST
 
 START_TEST(S35_tokens_cannot_be_guessed)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     struct owner_identity stranger = {.role = STORE_ROLE_WORKER};
     struct kit_owner *other;
     struct store_part_info info;
@@ -341,7 +341,7 @@ END_TEST
 
 START_TEST(S36_leased_in_all_parts_or_in_none)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 16, 5);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 5);
     struct store_part_info second;
     struct store_lookup_result result;
     struct kit_entry entry;
@@ -381,7 +381,7 @@ END_TEST
 
 START_TEST(lease_limits)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 1);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 1);
     struct store_lookup_result result;
 
     for (uint32_t i = 0; i < KVC_SESSION_LEASES_MAX - 1; i++) {
@@ -422,7 +422,7 @@ static kvc_status append(struct kit_owner *owner, uint64_t *lease, uint32_t offs
 START_TEST(lease_limit_of_blocks)
 {
     static uint8_t keys[KVC_KEYS_MAX * KVC_KEY_BYTES];
-    struct kit_owner *worker = kit_open_with(&kit, 8, 1), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 1), *other = kit_worker(&kit);
     uint64_t lease = 0, first = 0, fresh = 0;
     uint32_t n = 0;
     kvc_status status;
@@ -451,7 +451,7 @@ END_TEST
 /* They are none at once; who comes meanwhile waits for the release of some blocks only. */
 START_TEST(leases_that_end_together_release_their_blocks_by_turns)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 1024, 1000), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 1024, 1024, 1000), *other = kit_worker(&kit);
     struct store_lookup_result result;
     uint32_t turns = 0;
 

@@ -23,7 +23,7 @@ static kvc_status try_load(struct kit_owner *owner, uint64_t lease, uint32_t fir
 
 START_TEST(S29_blocks_under_an_open_load_outlast_the_session)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8), *other = kit_worker(&kit);
     struct kit_load open;
     uint64_t lease, second;
 
@@ -61,7 +61,7 @@ END_TEST
 
 START_TEST(S30_a_load_after_the_end_is_refused_before_any_tick)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     uint64_t lease;
     uint32_t ms;
     struct kit_load open;
@@ -86,7 +86,7 @@ END_TEST
 
 START_TEST(S31_loads_that_are_refused)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8), *other = kit_worker(&kit);
     struct kit_owner *scheduler = kit_owner(&kit, STORE_ROLE_SCHEDULER);
     struct store_part_info second;
     struct store_load request;
@@ -121,7 +121,7 @@ END_TEST
 START_TEST(S31_a_block_in_extents_that_are_not_mapped)
 {
     struct owner_identity identity = {.role = STORE_ROLE_READER};
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8), *late;
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8), *late;
     struct store_part_info info;
     uint64_t lease;
 
@@ -143,7 +143,7 @@ END_TEST
 
 START_TEST(S32_one_key_into_many_places)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     struct kit_load loads[3];
     uint64_t lease;
 
@@ -168,7 +168,7 @@ END_TEST
 
 START_TEST(S33_mixed_tiers_in_order)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     struct kit_entry entry = kit_entry(&kit, 8, 4);
     uint64_t lease;
 
@@ -190,7 +190,7 @@ END_TEST
 
 START_TEST(report_drops_a_damaged_block)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8), *other = kit_worker(&kit);
     struct kit_load open;
     uint8_t key[KVC_KEY_BYTES];
     uint64_t lease;
@@ -227,7 +227,7 @@ END_TEST
 
 START_TEST(load_without_a_free_word)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 1);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 1);
     uint64_t lease;
 
     ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 1, &lease), 1);
@@ -245,7 +245,7 @@ END_TEST
 /* What the load has opened stays until its proof, and the rest of the lease can go at once. */
 START_TEST(S29_a_load_that_ends_its_lease_keeps_its_blocks)
 {
-    struct kit_owner *worker = kit_open_with(&kit, 8, 8), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8), *other = kit_worker(&kit);
     struct store_load request = {.part = kit.part, .epoch = kit.epoch, .count = 9, .release = true};
     struct kit_load again;
     uint64_t lease;

@@ -43,7 +43,7 @@ START_TEST(what_is_given_back_finds_its_place_at_once)
     enum store_walk found = STORE_WALK_FOUND;
     uint32_t steps = UINT32_MAX, n;
 
-    worker = kit_open_with(&kit, MANY, MANY);
+    worker = kit_open_with(&kit, MANY, MANY, MANY);
     for (uint32_t i = 0; i < 4 * MANY; i++) {
         ck_assert_uint_eq(kit_lookup(&kit, worker, draw(MANY), 1, &lease), 1);
         kit_release(&kit, worker, lease);

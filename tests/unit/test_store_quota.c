@@ -28,10 +28,7 @@ static uint32_t put(uint32_t ns, uint32_t first, uint32_t n)
 {
     struct kit_entry entry = {parts[ns].part, parts[ns].epoch, first, n};
 
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
-    while (save.short_of > 0 && kit_moves(&kit, 1, KVC_OK) > 0)
-        save.short_of = store_save_more(kit.store, save.open);
-    kit_save_seal(&kit, &save);
+    kit_save_slowly(&kit, worker, entry, &save);
     kit_prove(&kit, &save);
     kit.n_done = 0;
     return save.n_assigned;

@@ -1,4 +1,4 @@
-/* Tiers: where a block lies, what goes when there is no room, and copies that fail. */
+/* Tiers: what goes when there is no room, and their budgets. */
 #include <string.h>
 #include <time.h>
 
@@ -10,247 +10,13 @@
 static struct kit kit;
 static struct kit_save save;
 
-static struct kit_owner *open_full(uint32_t gpu_slots, uint32_t host_slots)
-{
-    struct kit_owner *worker;
-
-    kit_open(&kit, &(struct kit_config){.gpu_slots = gpu_slots, .host_slots = host_slots});
-    worker = kit_worker(&kit);
-    kit_put(&kit, worker, 0, gpu_slots);
-    return worker;
-}
-
-/* Saves keys whatever it takes: lets copies end and asks for more, as the daemon does. */
-static void put_slowly(struct kit_owner *worker, uint32_t first, uint32_t n)
-{
-    struct kit_entry entry = kit_entry(&kit, first, n);
-
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
-    while (save.short_of > 0) {
-        ck_assert_uint_gt(kit_moves(&kit, 1, KVC_OK), 0);
-        save.short_of = store_save_more(kit.store, save.open);
-        kit_check(&kit);
-    }
-    kit_save_seal(&kit, &save);
-    ck_assert_uint_eq(save.n_assigned, n);
-    kit_prove(&kit, &save);
-}
-
-START_TEST(S18_the_coldest_is_copied_then_dropped)
-{
-    struct kit_owner *worker = open_full(8, 8);
-    struct kit_entry entry = kit_entry(&kit, 100, 1);
-    struct store_stats stats;
-
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
-    ck_assert_uint_eq(save.short_of, 1);
-    ck_assert_uint_eq(kit.n_moves, 1);
-    ck_assert_uint_eq(store_save_more(kit.store, save.open), 1);
-    /* While it is copied it stays readable where it is. */
-    ck_assert(kit_in_tier(&kit, 7, TIER_GPU));
-    ck_assert_uint_eq(kit.n_room, 0);
-    kit_moves(&kit, 1, KVC_OK);
-    ck_assert_uint_eq(kit.n_room, 1);
-    ck_assert(kit_in_tier(&kit, 7, TIER_GPU) && kit_in_tier(&kit, 7, TIER_HOST));
-    ck_assert_uint_eq(store_save_more(kit.store, save.open), 0);
-    kit_save_seal(&kit, &save);
-    ck_assert_uint_eq(save.n_assigned, 1);
-    ck_assert(!kit_in_tier(&kit, 7, TIER_GPU) && kit_in_tier(&kit, 7, TIER_HOST));
-    kit_prove(&kit, &save);
-    stats = kit_stats(&kit);
-    ck_assert_uint_eq(stats.blocks, 9);
-    ck_assert_uint_eq(stats.demotions, 1);
-    ck_assert_uint_eq(stats.evictions, 0);
-    ck_assert_uint_eq(stats.tier_evictions[TIER_GPU], 1);
-    ck_assert_uint_eq(stats.admitted_blocks, 9);
-    ck_assert_uint_eq(stats.admitted_at_once, 8);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S18_a_clean_block_is_just_dropped)
-{
-    struct kit_owner *worker = open_full(8, 8);
-
-    put_slowly(worker, 100, 1); /* 7 went to the host tier */
-    kit_close(&kit);
-
-    kit_open(&kit, &(struct kit_config){
-                       .gpu_slots = 8, .host_slots = 8, .clean_low = 250, .clean_high = 500});
-    worker = kit_worker(&kit);
-    kit_put(&kit, worker, 0, 6);
-    ck_assert_uint_eq(kit.n_moves, 0);
-    kit_put(&kit, worker, 6, 1);
-    ck_assert_uint_eq(kit.n_moves, 3);
-    kit_moves(&kit, 3, KVC_OK);
-    ck_assert_uint_eq(kit.n_moves, 0);
-    ck_assert_uint_eq(kit_stats(&kit).demotions, 3);
-    kit_save(&kit, worker, 100, 4, &save);
-    ck_assert_uint_eq(save.n_assigned, 4);
-    ck_assert_uint_eq(kit_stats(&kit).admitted_at_once, 11);
-    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 7), 7);
-    kit_prove(&kit, &save);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S18_clean_ahead_is_bounded_in_flight)
-{
-    struct kit_owner *worker;
-
-    /* 64 MiB may be in flight: 256 slots. */
-    kit_open(&kit, &(struct kit_config){
-                       .gpu_slots = 512, .host_slots = 512, .clean_low = 900, .clean_high = 900});
-    worker = kit_worker(&kit);
-    kit_put(&kit, worker, 0, 512);
-    ck_assert_uint_eq(kit.n_moves, 256);
-    while (kit.n_moves > 0)
-        kit_moves(&kit, 1, KVC_OK);
-    ck_assert_uint_eq(kit_stats(&kit).demotions, 460);
-    kit_close(&kit);
-}
-END_TEST
-
-/* However many are due at once: who asks for something meanwhile waits for a few. */
-START_TEST(S18_copies_are_started_by_turns)
-{
-    struct store_tuning tuning = {.lease_ms = KVC_LEASE_MS_DEFAULT,
-                                  .save_proof_ms = KVC_SAVE_PROOF_MS,
-                                  .clean_low = 900,
-                                  .clean_high = 900,
-                                  .moving_bytes_max = 1ull << 40};
-    uint32_t calls = 1;
-
-    open_full(512, 512);
-    ck_assert_uint_eq(kit.n_moves, 0);
-    store_tune(kit.store, &tuning);
-    while (kit.n_moves < 460) {
-        const uint32_t before = kit.n_moves;
-
-        ck_assert_uint_le(before, 64 * calls);
-        ck_assert_uint_eq(store_next_wake(kit.store), 0);
-        store_tick(kit.store);
-        ck_assert_uint_gt(kit.n_moves, before);
-        calls++;
-    }
-    ck_assert_uint_ge(calls, 460 / 64);
-    while (kit.n_moves > 0)
-        kit_moves(&kit, 1, KVC_OK);
-    ck_assert_uint_eq(kit_stats(&kit).demotions, 460);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S19_a_failed_demotion_changes_nothing)
-{
-    struct kit_owner *worker = open_full(8, 8);
-    struct kit_entry entry = kit_entry(&kit, 100, 1);
-    struct store_stats before = kit_stats(&kit), after;
-    struct move first;
-
-    for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
-        ck_assert_uint_eq(save.short_of, 1);
-        if (i == 0)
-            first = kit.moves[0].move;
-        else
-            ck_assert_uint_eq(kit.moves[0].move.from_offset, first.from_offset);
-        kit_moves(&kit, 1, KVC_E_DEVICE);
-        /* After a failure no copy is started for a while, and nothing else is dropped for it. */
-        ck_assert_uint_eq(store_save_more(kit.store, save.open), 0);
-        kit_save_seal(&kit, &save);
-        ck_assert_uint_eq(kit_count(&save, STORE_KEY_SKIPPED), 1);
-        ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 8);
-        after = kit_stats(&kit);
-        ck_assert_uint_eq(after.failed_demotions, i + 1u);
-        ck_assert_int_eq(memcmp(before.tier, after.tier, sizeof(before.tier)), 0);
-        ck_assert_uint_eq(after.evictions, 0);
-        clock_advance(CLOCK_S_US);
-        kit_tick(&kit);
-    }
-    put_slowly(worker, 100, 1);
-    for (uint32_t key = 0; key < 8; key++)
-        ck_assert_int_eq(kit_in_tier(&kit, key, TIER_HOST), key == 7);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S19_order_after_many_failures)
-{
-    struct kit_owner *worker;
-
-    kit_open(&kit, &(struct kit_config){
-                       .gpu_slots = 16, .host_slots = 16, .clean_low = 450, .clean_high = 500});
-    worker = kit_worker(&kit);
-    kit_put(&kit, worker, 0, 16);
-    ck_assert_uint_eq(kit.n_moves, 8);
-    /* The latest fail first; the check of every step says that orders are by last use. */
-    while (kit.n_moves > 0) {
-        struct kit_move last = kit.moves[--kit.n_moves];
-
-        last.done(last.arg, KVC_E_DEVICE);
-        kit_check(&kit);
-    }
-    ck_assert_uint_eq(kit_stats(&kit).failed_demotions, 8);
-    clock_advance(CLOCK_S_US);
-    kit_tick(&kit);
-    ck_assert_uint_eq(kit.n_moves, 8);
-    kit_moves(&kit, 8, KVC_OK);
-    for (uint32_t key = 0; key < 16; key++)
-        ck_assert_int_eq(kit_in_tier(&kit, key, TIER_HOST), key >= 8);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(tiering_sleeps_after_a_failure_among_successes)
-{
-    struct kit_owner *worker = open_full(8, 8);
-    struct kit_entry entry = kit_entry(&kit, 100, 2);
-
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
-    ck_assert_uint_eq(kit.n_moves, 2);
-    kit_moves(&kit, 1, KVC_E_DEVICE);
-    kit_moves(&kit, 1, KVC_OK);
-    kit_save_seal(&kit, &save); /* without having asked again: nothing is assigned */
-    ck_assert_uint_eq(save.n_assigned, 0);
-    kit_tick(&kit);
-    ck_assert_uint_gt(store_next_wake(kit.store), 0);
-    ck_assert_uint_le(store_next_wake(kit.store), CLOCK_S_US);
-    clock_advance(CLOCK_S_US);
-    kit_tick(&kit);
-    ck_assert_uint_eq(store_next_wake(kit.store), UINT64_MAX);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S19_a_mover_that_refuses)
-{
-    struct kit_owner *worker = open_full(8, 8);
-
-    kit.copy_status = KVC_E_DEVICE;
-    kit_save(&kit, worker, 100, 2, &save);
-    ck_assert_uint_eq(kit_count(&save, STORE_KEY_SKIPPED), 2);
-    ck_assert_uint_eq(kit_stats(&kit).failed_demotions, 1);
-    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 8);
-    /* One that never works again does not freeze the gpu tier: it is as if there were no host. */
-    for (int i = 0; i < 8 && save.n_assigned == 0; i++) {
-        clock_advance(CLOCK_S_US);
-        kit_save(&kit, worker, 100, 2, &save);
-    }
-    ck_assert_uint_eq(save.n_assigned, 2);
-    kit_prove(&kit, &save);
-    ck_assert_uint_eq(kit_stats(&kit).evictions, 2);
-    kit_close(&kit);
-}
-END_TEST
-
 START_TEST(S20_host_full_the_coldest_goes)
 {
-    struct kit_owner *worker = open_full(8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
 
-    put_slowly(worker, 100, 8);
+    kit_put_slowly(&kit, worker, 100, 8);
     ck_assert_uint_eq(kit_stats(&kit).blocks, 16);
-    put_slowly(worker, 200, 2);
+    kit_put_slowly(&kit, worker, 200, 2);
     ck_assert_uint_eq(kit_stats(&kit).evictions, 2);
     for (uint32_t key = 0; key < 8; key++)
         ck_assert_int_eq(kit_in_tier(&kit, key, TIER_HOST), key < 6);
@@ -263,10 +29,10 @@ END_TEST
 /* What was used again in the host tier is worth more than what nobody asked for since. */
 START_TEST(S20_a_block_colder_than_the_host_tier_is_dropped_uncopied)
 {
-    struct kit_owner *worker = open_full(8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     uint64_t lease, moves;
 
-    put_slowly(worker, 100, 8);
+    kit_put_slowly(&kit, worker, 100, 8);
     ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
     kit_release(&kit, worker, lease);
     moves = kit.moves_started;
@@ -292,7 +58,7 @@ START_TEST(S20_clean_ahead_drops_what_is_colder_than_the_host_tier)
     worker = kit_worker(&kit);
     kit_put(&kit, worker, 0, 8);
     kit_put(&kit, worker, 50, 8);
-    put_slowly(worker, 100, 8);
+    kit_put_slowly(&kit, worker, 100, 8);
     ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
     kit_release(&kit, worker, lease);
     moves = kit.moves_started;
@@ -317,10 +83,10 @@ END_TEST
 
 START_TEST(S20_leases_on_the_host_tier_do_not_freeze_the_gpu_tier)
 {
-    struct kit_owner *worker = open_full(8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     uint64_t lease;
 
-    put_slowly(worker, 100, 8);
+    kit_put_slowly(&kit, worker, 100, 8);
     ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
     kit_save(&kit, worker, 200, 3, &save);
     ck_assert_uint_eq(save.n_assigned, 3);
@@ -351,11 +117,11 @@ END_TEST
 
 START_TEST(S21_everything_leased_skips_the_save)
 {
-    struct kit_owner *worker = open_full(8, 8);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 8, 8);
     struct store_stats before, after;
     uint64_t leases[2];
 
-    put_slowly(worker, 100, 8);
+    kit_put_slowly(&kit, worker, 100, 8);
     ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &leases[0]), 8);
     ck_assert_uint_eq(kit_lookup(&kit, worker, 100, 8, &leases[1]), 8);
     before = kit_stats(&kit);
@@ -367,119 +133,6 @@ START_TEST(S21_everything_leased_skips_the_save)
     ck_assert_uint_eq(after.evictions, before.evictions);
     ck_assert_int_eq(memcmp(before.tier, after.tier, sizeof(before.tier)), 0);
     ck_assert_uint_eq(kit.n_moves, 0);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S22_one_copy_with_key_bytes_and_checksum)
-{
-    struct kit_owner *worker = open_full(8, 8);
-    struct kit_load load;
-    uint64_t lease;
-
-    put_slowly(worker, 100, 8);
-    ck_assert_uint_eq(kit.moves_started, 8);
-    ck_assert_uint_eq(kit.moved_bytes, 8ull * kit.slot_bytes);
-    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
-    kit_load(&kit, worker, lease, 0, 0, 8, &load);
-    for (uint32_t i = 0; i < 8; i++) {
-        ck_assert_int_eq(load.locations[i].tier, TIER_HOST);
-        for (uint32_t j = 0; j < i; j++)
-            ck_assert_uint_ne(load.locations[i].offset, load.locations[j].offset);
-    }
-    kit_verify(&kit, &load);
-    kit_close_load(&kit, &load);
-    kit_close(&kit);
-}
-END_TEST
-
-/* Keys 0 to 7 in the host tier only, and free slots in the gpu tier. */
-static struct kit_owner *open_demoted(void)
-{
-    struct kit_owner *worker = open_full(8, 16);
-    struct kit_load load;
-    uint8_t key[KVC_KEY_BYTES];
-    uint64_t lease;
-
-    put_slowly(worker, 100, 8);
-    for (uint32_t i = 100; i < 108; i++) {
-        ck_assert_uint_eq(kit_lookup(&kit, worker, i, 1, &lease), 1);
-        kit_load(&kit, worker, lease, 0, i, 1, &load);
-        kit_close_load(&kit, &load);
-        kit_release(&kit, worker, lease);
-        kit_key(i, key);
-        store_report(kit.store, worker->owner, kit.part, key, load.locations[0].tier,
-                     load.locations[0].generation);
-    }
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_HOST].used_slots, 8);
-    return worker;
-}
-
-static void hit(struct kit_owner *worker, uint32_t first, uint32_t n)
-{
-    uint64_t lease;
-
-    ck_assert_uint_eq(kit_lookup(&kit, worker, first, n, &lease), n);
-    kit_release(&kit, worker, lease);
-}
-
-START_TEST(S23_hit_twice_on_the_host_tier_is_promoted)
-{
-    struct kit_owner *worker = open_demoted();
-    struct kit_load load;
-    uint64_t lease;
-
-    hit(worker, 0, 4);
-    ck_assert_uint_eq(kit.n_moves, 0);
-    clock_advance((KVC_PROMOTION_MS - 10) * CLOCK_MS_US);
-    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 3, &lease), 3);
-    ck_assert_uint_eq(kit.n_moves, 0); /* a leased block is not moved */
-    kit_release(&kit, worker, lease);
-    ck_assert_uint_eq(kit.n_moves, 3);
-    kit_moves(&kit, 3, KVC_OK);
-    ck_assert_uint_eq(kit_stats(&kit).promotions, 3);
-    for (uint32_t key = 0; key < 8; key++) {
-        ck_assert_int_eq(kit_in_tier(&kit, key, TIER_GPU), key < 3);
-        ck_assert(kit_in_tier(&kit, key, TIER_HOST));
-    }
-    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
-    kit_load(&kit, worker, lease, 0, 0, 8, &load);
-    for (uint32_t i = 0; i < 8; i++)
-        ck_assert_int_eq(load.locations[i].tier, i < 3 ? TIER_GPU : TIER_HOST);
-    kit_verify(&kit, &load);
-    kit_close_load(&kit, &load);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S23_hits_far_apart_do_not_promote)
-{
-    struct kit_owner *worker = open_demoted();
-
-    hit(worker, 0, 4);
-    clock_advance((KVC_PROMOTION_MS + 10) * CLOCK_MS_US);
-    hit(worker, 0, 4);
-    ck_assert_uint_eq(kit.n_moves, 0);
-    hit(worker, 0, 1);
-    ck_assert_uint_eq(kit.n_moves, 1);
-    kit_moves(&kit, 1, KVC_E_DEVICE); /* changes nothing */
-    ck_assert(!kit_in_tier(&kit, 0, TIER_GPU) && kit_in_tier(&kit, 0, TIER_HOST));
-    ck_assert_uint_eq(kit_stats(&kit).promotions, 0);
-    ck_assert_uint_eq(kit_stats(&kit).failed_demotions, 0);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S23_without_room_nothing_is_promoted)
-{
-    struct kit_owner *worker = open_full(8, 8);
-
-    put_slowly(worker, 100, 8);
-    hit(worker, 0, 8);
-    hit(worker, 0, 8);
-    ck_assert_uint_eq(kit.n_moves, 0);
-    ck_assert_uint_eq(kit_stats(&kit).blocks, 16);
     kit_close(&kit);
 }
 END_TEST
@@ -501,7 +154,7 @@ START_TEST(S24_zero_gpu_budget_is_host_only)
     kit_verify(&kit, &load);
     kit_close_load(&kit, &load);
     kit_release(&kit, worker, lease);
-    hit(worker, 100, 2);
+    kit_hit(&kit, worker, 100, 2);
     ck_assert_uint_eq(kit.moves_started, 0);
     kit_close(&kit);
 }
@@ -509,7 +162,7 @@ END_TEST
 
 START_TEST(S24_zero_host_budget_is_gpu_only)
 {
-    struct kit_owner *worker = open_full(8, 0);
+    struct kit_owner *worker = kit_open_with(&kit, 8, 0, 8);
 
     kit_put(&kit, worker, 100, 2);
     ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 6);
@@ -651,18 +304,12 @@ START_TEST(S26_a_victim_is_not_searched_for)
 }
 END_TEST
 
-CHECK_MAIN_BOTH_WAYS("store/tiering", CHECK_UNIT_S, S18_the_coldest_is_copied_then_dropped,
-                     S18_a_clean_block_is_just_dropped, S18_clean_ahead_is_bounded_in_flight,
-                     S18_copies_are_started_by_turns, S19_a_failed_demotion_changes_nothing,
-                     S19_order_after_many_failures, tiering_sleeps_after_a_failure_among_successes,
-                     S19_a_mover_that_refuses, S20_host_full_the_coldest_goes,
+CHECK_MAIN_BOTH_WAYS("store/tiering", CHECK_UNIT_S, S20_host_full_the_coldest_goes,
                      S20_a_block_colder_than_the_host_tier_is_dropped_uncopied,
                      S20_clean_ahead_drops_what_is_colder_than_the_host_tier,
                      S20_leases_on_the_host_tier_do_not_freeze_the_gpu_tier,
                      S20_a_host_tier_of_clean_copies_only_takes_no_more,
-                     S21_everything_leased_skips_the_save, S22_one_copy_with_key_bytes_and_checksum,
-                     S23_hit_twice_on_the_host_tier_is_promoted, S23_hits_far_apart_do_not_promote,
-                     S23_without_room_nothing_is_promoted, S24_zero_gpu_budget_is_host_only,
+                     S21_everything_leased_skips_the_save, S24_zero_gpu_budget_is_host_only,
                      S24_zero_host_budget_is_gpu_only,
                      S24_budgets_are_rounded_down_and_one_is_needed, S25_counts_follow_every_step,
                      S26_a_victim_is_not_searched_for)

@@ -29,7 +29,7 @@ START_TEST(every_block_is_met_once_however_few_steps_a_call_has)
 {
     static struct kit kit;
 
-    kit_open_with(&kit, 64, N);
+    kit_open_with(&kit, 64, 64, N);
     for (uint32_t steps = 1; steps < 70; steps += 7)
         ck_assert_uint_eq(count_blocks(&kit, steps), N);
     kit_close(&kit);
@@ -39,7 +39,7 @@ END_TEST
 START_TEST(a_walk_of_leases_meets_those_that_have_not_ended)
 {
     static struct kit kit;
-    struct kit_owner *w = kit_open_with(&kit, 64, N);
+    struct kit_owner *w = kit_open_with(&kit, 64, 64, N);
     struct store_lease lease;
     uint64_t ids[3], cursor = 0;
     uint32_t steps = 1000, blocks = 0, n = 0;
@@ -82,7 +82,7 @@ START_TEST(a_copy_that_is_read_stays_where_it_is)
     uint64_t blocks;
     uint32_t n;
 
-    kit_open_with(&kit, N, N);
+    kit_open_with(&kit, N, N, N);
     n = take_copies(&kit, copies);
     ck_assert_uint_eq(n, N);
     for (uint32_t i = 0; i < n; i++)
@@ -110,7 +110,7 @@ START_TEST(a_bad_copy_takes_its_block_with_it)
     static struct store_copy copies[2 * N];
     uint32_t n;
 
-    kit_open_with(&kit, 64, N);
+    kit_open_with(&kit, 64, 64, N);
     n = take_copies(&kit, copies);
     for (uint32_t i = 0; i < n; i++)
         store_give_copy(kit.store, &copies[i], i % 4 == 0);
