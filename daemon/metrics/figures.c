@@ -67,16 +67,18 @@ static void write_namespace(struct text *t, const char *name, const char *labels
     }
 }
 
-/* The number of samples is bounded, whatever workers register. */
+/*
+ * The number of samples is bounded, whatever workers register. A namespace keeps its row, so that
+ * it never comes to the others or from them, and what they count only grows.
+ */
 static void write_namespaces(const struct store *store, enum of_namespace what, const char *name,
-                             struct text *t)
+                             const uint64_t gone[TIER_COUNT], struct text *t)
 {
     const struct table *table = store_table(store);
-    uint64_t others[TIER_COUNT] = {0};
-    uint32_t n = 0;
+    uint64_t others[TIER_COUNT] = {gone[TIER_GPU], gone[TIER_HOST]};
+    uint32_t i;
 
-    for (uint32_t i = 0; i < TABLE_NAMESPACES && table_namespace(table, i)->used != ROW_NEVER;
-         i++) {
+    for (i = 0; i < TABLE_NAMESPACES && table_namespace(table, i)->used != ROW_NEVER; i++) {
         struct store_namespace_usage usage;
         const uint64_t *values = what == NAMESPACE_HITS ? usage.hits : usage.used;
         char labels[LABELS_MAX];
@@ -84,7 +86,7 @@ static void write_namespaces(const struct store *store, enum of_namespace what, 
         if (table_namespace(table, i)->used != ROW_USED)
             continue;
         store_namespace_usage(store, i, &usage);
-        if (++n > METRICS_NAMESPACES) {
+        if (i >= STORE_NAMED_NAMESPACES) {
             for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++)
                 others[tier] += values[tier];
             continue;
@@ -92,7 +94,7 @@ static void write_namespaces(const struct store *store, enum of_namespace what, 
         label_namespace(table, i, labels, sizeof(labels));
         write_namespace(t, name, labels, values);
     }
-    if (n > METRICS_NAMESPACES)
+    if (i > STORE_NAMED_NAMESPACES)
         write_namespace(t, name, "tenant=\"\",namespace=\"other\",name=\"\"", others);
 }
 
@@ -306,9 +308,11 @@ void figures_write(const struct metrics_config *config, const struct self *self,
     write_lookups(&stats, t);
     text_metric(t, "kvcached_namespace_hits_total", "counter",
                 "Blocks that lookups found, by namespace.");
-    write_namespaces(config->store, NAMESPACE_HITS, "kvcached_namespace_hits_total", t);
+    write_namespaces(config->store, NAMESPACE_HITS, "kvcached_namespace_hits_total",
+                     of_store.forgotten_hits, t);
     text_metric(t, "kvcached_namespace_used_bytes", "gauge", "Slots in use, by namespace.");
-    write_namespaces(config->store, NAMESPACE_USED, "kvcached_namespace_used_bytes", t);
+    write_namespaces(config->store, NAMESPACE_USED, "kvcached_namespace_used_bytes",
+                     (uint64_t[TIER_COUNT]){0}, t);
     write_evictions(&of_store, t);
     write_copies(&stats, t);
     write_paths(&of_store, t);

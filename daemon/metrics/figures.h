@@ -8,9 +8,6 @@
 #include "daemon/metrics/self.h"
 #include "daemon/metrics/text.h"
 
-/* Of namespaces with samples of their own; those behind them are one, "other". */
-#define METRICS_NAMESPACES 32u
-
 /* What takes longer than this has stopped: a save that is not proved by then is aborted. */
 #define METRICS_STUCK_US      (40u * UINT64_C(1000000))
 #define METRICS_QUARANTINE_US (300u * UINT64_C(1000000))

@@ -114,12 +114,18 @@ void family_touch(struct family *family)
     set_idle(family, false);
 }
 
+bool family_is_idle(const struct family *family)
+{
+    return family->idle ||
+           family->store->last_use - family->last_use >= KVC_NAMESPACE_IDLE_MS * CLOCK_MS_US;
+}
+
 void family_find_idle(struct store *store)
 {
     struct family *family;
 
     while ((family = list_first(&store->used_families, struct family, used_link)) &&
-           store->last_use - family->last_use >= KVC_NAMESPACE_IDLE_MS * CLOCK_MS_US) {
+           family_is_idle(family)) {
         list_remove(&family->used_link);
         set_idle(family, true);
     }

@@ -36,6 +36,8 @@ void family_subtract(struct family *family, enum tier_kind tier, uint64_t bytes)
 /* A block of its was used. */
 void family_touch(struct family *family);
 
+/* Whether it is, though nobody may have found out yet. */
+bool family_is_idle(const struct family *family);
 /* Finds out who has become idle. */
 void family_find_idle(struct store *store);
 

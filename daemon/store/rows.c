@@ -3,6 +3,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/store/claim.h"
+#include "daemon/store/family.h"
 #include "daemon/store/owner.h"
 #include "daemon/store/partition.h"
 
@@ -26,6 +27,13 @@ static bool has_anything(const struct store *store, uint32_t ns)
     if (record->quota_leases || record->quota_units[TIER_GPU] || record->quota_units[TIER_HOST])
         return true;
     return usage && (usage->used[TIER_GPU] || usage->used[TIER_HOST] || usage->leased);
+}
+
+static bool is_idle(const struct store *store, uint32_t ns)
+{
+    const struct usage *usage = store->usages[ns];
+
+    return !usage || family_is_idle(usage->family);
 }
 
 static void forget_part(struct store *store, uint32_t part)
@@ -82,6 +90,8 @@ static void forget_namespace(struct store *store, uint32_t ns)
         struct family *family = usage->family;
 
         usage_set_quota(usage, &none);
+        for (enum tier_kind tier = 0; tier < TIER_COUNT && ns >= STORE_NAMED_NAMESPACES; tier++)
+            store->stats.forgotten_hits[tier] += usage->hits[tier];
         store->usages[ns] = NULL;
         mem_free(usage);
         forget_family(store, family);
@@ -109,7 +119,7 @@ static void collect_layouts(struct store *store)
     }
 }
 
-uint32_t rows_collect(struct store *store, uint32_t tenant, uint32_t most)
+static uint32_t collect(struct store *store, uint32_t tenant, uint32_t most, bool idle)
 {
     uint64_t marks[TABLE_PARTS / 64] = {0}, kept[TABLE_NAMESPACES / 64] = {0};
     uint32_t n = 0;
@@ -127,15 +137,27 @@ uint32_t rows_collect(struct store *store, uint32_t tenant, uint32_t most)
         if (ns->used == ROW_NEVER)
             break;
         if (ns->used != ROW_USED || (tenant != TABLE_NONE && ns->tenant != tenant) ||
-            (kept[i / 64] >> i % 64 & 1) || has_anything(store, i))
+            (kept[i / 64] >> i % 64 & 1) || has_anything(store, i) || (idle && !is_idle(store, i)))
             continue;
         forget_namespace(store, i);
         n++;
     }
     collect_layouts(store);
+    return n;
+}
+
+uint32_t rows_collect(struct store *store, uint32_t tenant, uint32_t most)
+{
+    const uint32_t n = collect(store, tenant, most, false);
+
     if (n > 0)
         log_info("store", "namespaces that nobody needs are forgotten count=%u", n);
     return n;
+}
+
+void rows_collect_idle(struct store *store)
+{
+    collect(store, TABLE_NONE, ROWS_IDLE, true);
 }
 
 static bool has_namespace(const struct store *store, uint32_t tenant)

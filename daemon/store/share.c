@@ -96,6 +96,10 @@ kvc_status share_check_part(const struct owner *owner, const struct store_part *
         return store_refuse(why, KVC_E_LIMIT, "", "too many parts of one session");
     if (found != TABLE_NONE)
         return KVC_OK;
+    if (part.namespace_ == TABLE_NONE) {
+        rows_collect_idle(owner->store);
+        part.layout = find_layout(table, in);
+    }
     status = check_new(owner, part.namespace_ == TABLE_NONE, part.layout, why);
     /* Rows of the tenant that nobody needs, or if the table is full, of anybody. */
     while (status != KVC_OK &&

@@ -515,6 +515,9 @@ kvc_status store_set_quota(struct store *store, const uint8_t *digest,
 
 /* Figures. */
 
+/* Figures tell namespaces of so many first rows of the table apart; those behind are one. */
+#define STORE_NAMED_NAMESPACES 32u
+
 struct store_namespace_usage {
     uint64_t used[TIER_COUNT]; /* bytes of slots, whatever state they are in */
     /* Of its family: what all its namespaces use, and may use before they give room first. */
@@ -546,6 +549,7 @@ bool store_next_quarantine(const struct store *store, uint64_t after,
 struct store_stats {
     struct slots_count tier[TIER_COUNT];
     uint64_t hits[TIER_COUNT], bytes_saved[TIER_COUNT], bytes_loaded[TIER_COUNT];
+    uint64_t forgotten_hits[TIER_COUNT]; /* of forgotten namespaces that were not told apart */
     uint64_t tier_evictions[TIER_COUNT]; /* for whatever reason: these two, or to make room */
     uint64_t clean_evictions[TIER_COUNT];     /* of copies; another tier still has the block */
     uint64_t dependent_evictions[TIER_COUNT]; /* with another, without which they are of no use */

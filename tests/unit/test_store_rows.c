@@ -148,6 +148,80 @@ START_TEST(namespaces_with_blocks_or_quotas_stay)
 }
 END_TEST
 
+/* The number that figures do not show apart any more, for whoever adds them up. */
+static uint64_t all_hits(enum tier_kind tier)
+{
+    struct store_namespace_usage usage;
+    struct store_stats stats;
+    uint64_t hits;
+
+    store_stats(kit.store, &stats);
+    hits = stats.forgotten_hits[tier];
+    for (uint32_t i = STORE_NAMED_NAMESPACES; i < TABLE_NAMESPACES; i++)
+        if (table_namespace(store_table(kit.store), i)->used == ROW_USED) {
+            store_namespace_usage(kit.store, i, &usage);
+            hits += usage.hits[tier];
+        }
+    return hits;
+}
+
+/* A model comes, has hits, and goes; so does what it has saved. */
+static void come_and_go(uint8_t namespace_)
+{
+    const uint32_t part = kit.part, epoch = kit.epoch;
+    struct kit_owner *owner = kit_worker(&kit);
+    struct store_part_info info;
+    uint64_t lease, blocks;
+
+    kit_register(&kit, owner, namespace_, kit.slot_bytes, &info);
+    kit.part = info.part;
+    kit.epoch = info.epoch;
+    kit_put(&kit, owner, 100, 2);
+    ck_assert_uint_eq(kit_lookup(&kit, owner, 100, 2, &lease), 2);
+    kit_release(&kit, owner, lease);
+    ck_assert_int_eq(store_flush(kit.store,
+                                 &(struct store_scope){.owner = owner->owner, .part = info.part},
+                                 &blocks, &kit.why),
+                     KVC_OK);
+    kit.part = part;
+    kit.epoch = epoch;
+    go(owner);
+    *owner = (struct kit_owner){0};
+    kit.n_owners--;
+}
+
+/* Nothing is left of models that come and go, long before there is no room; who is used stays. */
+START_TEST(namespaces_out_of_use_go_when_others_come)
+{
+    struct kit_owner *first;
+    uint64_t lease, before;
+    uint32_t most = 0;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 32});
+    first = kit_worker(&kit);
+    kit_put(&kit, first, 0, 8);
+    for (uint32_t n = 2; n < 250; n++) {
+        clock_advance(5 * CLOCK_S_US);
+        before = all_hits(TIER_GPU);
+        come_and_go((uint8_t)n);
+        ck_assert_uint_ge(all_hits(TIER_GPU), before); /* a counter does not fall */
+        most = count_namespaces() > most ? count_namespaces() : most;
+    }
+    /* Of the last five minutes, and little more. */
+    ck_assert_uint_ge(most, 60);
+    ck_assert_uint_le(most, 64);
+    for (uint32_t n = 2; n < 100; n++) {
+        clock_advance(KVC_NAMESPACE_IDLE_MS * CLOCK_MS_US);
+        come_and_go((uint8_t)n);
+    }
+    ck_assert_uint_le(count_namespaces(), 4);
+    ck_assert_uint_eq(kit_lookup(&kit, first, 0, 8, &lease), 8);
+    kit_release(&kit, first, lease);
+    check_table();
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(layouts_come_back_with_their_parts)
 {
     struct kit_owner *owner;
@@ -236,5 +310,5 @@ END_TEST
 
 CHECK_MAIN("store/rows", CHECK_LIFE_S, namespaces_that_nobody_needs_make_room,
            few_namespaces_make_room_at_a_time, namespaces_with_blocks_or_quotas_stay,
-           layouts_come_back_with_their_parts, tenants_that_have_gone_make_room,
-           extents_of_a_tenant_that_has_gone_become_free)
+           namespaces_out_of_use_go_when_others_come, layouts_come_back_with_their_parts,
+           tenants_that_have_gone_make_room, extents_of_a_tenant_that_has_gone_become_free)
