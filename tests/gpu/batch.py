@@ -107,10 +107,11 @@ class Batch(serve.Engine):
                                    f"{len(self.leaving)} blocks are read; {self.pool}")
             while waiting and waiting[0].at <= now and (
                     len(loading) + len(ready) + len(running) < most) and self.unused:
-                if not self._admit(waiting[0], now):
+                s = waiting[0]
+                s.at = s.at or now  # one that waits for nothing else waits for blocks from now on
+                if not self._admit(s, now):
                     break
-                s = waiting.pop(0)
-                s.at = max(s.at, now) if s.at == 0 else s.at
+                waiting.pop(0)
                 (loading if s.loading else ready).append(s)
             for s in list(loading):
                 if self.hook.arrived_at(self, s):
@@ -129,6 +130,8 @@ class Batch(serve.Engine):
             at = time.perf_counter()
             done, made = self._step(ready, running)
             first = int(self.p_next) if done else 0
+            if done and ready[0].judge is not None:
+                self.hook.judged(self, ready[0])  # before anybody sees the token
             self.hides = (time.perf_counter() - at) / 2
             now = time.perf_counter() - begin
             if running and before is not None:
@@ -138,7 +141,6 @@ class Batch(serve.Engine):
             if done:
                 s = ready.pop(0)
                 if s.judge is not None:
-                    self.hook.judged(self, s)
                     self._fill(s, s.own * self.size)
                 s.tokens.append(first)
                 s.first, s.made = now - s.at, 1

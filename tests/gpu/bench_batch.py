@@ -12,6 +12,7 @@ The GPU memory is equal: what the GPU tier has is taken from the engine's pool.
 
     warm16, warm32   requests at concurrency 16 and 32 behind shared prefixes, which were all seen
     overflow         the same at 16, with a GPU tier of 8 MiB: the host tier carries
+    long16           at 16 behind prefixes of 4096 tokens, most of the pool being the GPU tier's
     chat             conversations of many turns (--trace FILE: of a trace)
     cancel           four streams cancelled in the middle, then 600 requests: all succeed, and
                      descriptors and memory stay as they are
@@ -23,11 +24,12 @@ The GPU memory is equal: what the GPU tier has is taken from the engine's pool.
     handoff          prefill in one process, decoding in another; on one GPU, and on two
 
     bench_batch.py [--workload A,B...] [--ways A,B...] [--requests N] [--rounds N] [--trace FILE]
-                   [--budget S] [0.5B] [8B]
+                   [--budget S] [--behind N] [0.5B] [8B]
 
-Ways take turns, A B B A, --requests in each of --rounds; figures are medians with what 95 % of
-resamplings give. Each run is a line of JSON as soon as it is over. --budget: seconds after which no
-other workload is begun.
+Ways take turns, A B B A, --requests in each of --rounds (the predecessor's in two rounds at most);
+figures are medians with what 95 % of resamplings give. Each run is a line of JSON as soon as it is
+over. --budget: seconds after which nothing else is begun. --behind: requests behind the cancelled
+streams.
 """
 
 import argparse
@@ -37,32 +39,38 @@ import handed
 import kit
 import serving
 import steady
+import ways
 from kit import Waived
 
 # Of the streams of requests: blocks of the pool and of the GPU tier, of a prefix and of the rest
 # behind it, prefixes, output; and bytes of the host tier.
 SIZES = {
     "0.5B": serving.Sizes(4096, 1024, 64, 4, 96, 32, 3 << 30),
-    "8B": serving.Sizes(2048, 512, 64, 4, 48, 32, 12 << 30),
+    "8B": serving.Sizes(3072, 768, 64, 4, 64, 32, 12 << 30),
     "tiny": serving.Sizes(96, 24, 6, 1, 8, 4, 64 << 20),
+}
+LONG = {
+    "0.5B": serving.Sizes(12288, 8192, 256, 4, 64, 32, 4 << 30),
+    "8B": serving.Sizes(10240, 6144, 256, 4, 40, 32, 24 << 30),
+    "tiny": serving.Sizes(240, 160, 12, 1, 16, 4, 64 << 20),
 }
 WARM = {"warm16": 16, "warm32": 32, "overflow": 16}
 OVERFLOW = 64 << 10 if kit.REHEARSE else 8 << 20
 SEEDS = ("warm16", "overflow")  # where the predecessor's ways run too
 WAYS = ("none", "own", "packed", "each", "kvcached", "kvcached daemon")
-ALL = (*WARM, "chat", "cancel", "verify", "break", "second", "second-host", "handoff")
+ALL = (*WARM, "long16", "chat", "cancel", "verify", "break", "second", "second-host", "handoff")
 
 
 class Bench:
-    def __init__(self, name, said):
-        self.name, self.said, self.sizes = name, said, SIZES[name]
+    def __init__(self, name, said, until):
+        self.name, self.said, self.until = name, said, until
         self.stream = self.two = None
 
-    def streams(self):
+    def streams(self, sizes=SIZES):
         """The engine and the daemon of the streams, which stay."""
-        if self.stream is None:
+        if self.stream is None or self.stream.sizes is not sizes[self.name]:
             self.close()
-            self.stream = serving.Stream(self.name, self.sizes)
+            self.stream = serving.Stream(self.name, sizes[self.name], self.until)
         return self.stream
 
     def pair(self):
@@ -80,7 +88,10 @@ class Bench:
 
     def ways(self, workload):
         return [w for w in self.said.ways
-                if w not in ("packed", "each") or workload in SEEDS or self.said.ways != WAYS]
+                if w not in ways.SLOW or workload in SEEDS or self.said.ways != WAYS]
+
+    def copies(self):
+        return [w for w in self.said.ways if w.startswith("kvcached")]
 
     def run(self, workload):
         """Prints its table."""
@@ -88,12 +99,14 @@ class Bench:
         if workload in WARM:
             self.streams().warm(workload, WARM[workload], self.ways(workload), n, rounds,
                                 tier=OVERFLOW if workload == "overflow" else None)
+        elif workload == "long16":
+            self.streams(LONG).warm(workload, 16, self.ways(workload), n, rounds)
         elif workload == "chat":
             self.streams().chat(self.ways(workload), n, rounds, trace)
         elif workload == "cancel":
-            steady.cancel(self.streams(), self.said.behind)
+            steady.cancel(self.streams(), self.copies(), self.said.behind)
         elif workload == "verify":
-            steady.verify(self.streams())
+            steady.verify(self.streams(), self.copies())
         elif workload == "break":
             handed.break_even(self.name)
         elif workload == "second":
@@ -126,7 +139,7 @@ def main():
     begin, failed = time.monotonic(), 0
     print(f"{said.requests} requests, {said.rounds} rounds; {kit.machine()}", flush=True)
     for name in said.names:
-        bench = Bench(name, said)
+        bench = Bench(name, said, begin + said.budget)
         for workload in said.workload:
             if time.monotonic() - begin > said.budget:
                 print(f"  {name}, {workload}: not begun, after {said.budget:.0f} s", flush=True)

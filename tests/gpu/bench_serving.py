@@ -3,8 +3,9 @@
 a hit is worth. The engine is tests/gpu/serve.py (torch, CUDA graphs), not vLLM.
 
 Arrivals: eight background streams decode; 32 distinct prompts of 2048 tokens behind one template of
-256, which the engine's own prefix cache has, arrive at intervals of 100 ms (8B: 200) and make 64
-tokens each; rounds for each way, in the order A B C D E, E D C B A, A B ...
+256, which the engine's own prefix cache has, arrive at intervals of 100 ms (--interval) and make 64
+tokens each; rounds for each way, in the order A B C D E, E D C B A, A B ... (packed and each in two
+rounds at most). The 8B shape computes a prompt in some 210 ms: at 100 ms they queue.
 
     none             nothing is kept but by the engine itself
     kvcached         saved behind each step's forward pass, copy = worker
@@ -19,10 +20,11 @@ give.
 Hits: prompts of 4096 tokens one after the other in an idle engine: with the blocks in the engine's
 own cache, and loaded from the daemon's tiers after another process had saved them.
 
-    bench_serving.py [--ways A,B...] [--rounds N] [--no-hits] [0.5B] [8B]
+    bench_serving.py [--ways A,B...] [--rounds N] [--interval MS] [--no-hits] [0.5B] [8B]
 """
 
 import argparse
+import collections
 import random
 import time
 
@@ -33,10 +35,10 @@ import ways
 from kit import MS, Daemon, Remote, fresh_keys
 
 BACKGROUND, INCOMING, OUTPUT = 8, 32, 64
-INTERVAL_S = {"0.5B": 0.1, "8B": 0.2, "tiny": 0.01}
 TEMPLATE, PROMPT, HIT = 256, 2048, 4096
 HITS = 15
 WAYS = ("none", "kvcached", "kvcached daemon", "packed", "each")
+Arrived = collections.namedtuple("Arrived", "ttft gaps rate dropped saved new")
 
 
 class Server:
@@ -71,8 +73,9 @@ class Server:
         vocab = self.engine.model.shape.vocab
         return [self.random.randrange(vocab) for _ in range(n)]
 
-    def arrivals(self, incoming=None):
-        """TTFT of each prompt, gaps of the background (s), tokens a second, saves given up."""
+    def arrivals(self, interval, incoming=None):
+        """TTFT of each prompt, gaps of the background (s), tokens a second, saves given up, bytes
+        saved and those of new blocks."""
         template, keys = self._tokens(self.template), fresh_keys(self.template // 16)
         engine, hook = self.engine, self.engine.hook
         engine.hook = None
@@ -88,15 +91,18 @@ class Server:
             engine.share(row, 0, self.template // 16)
             tokens = template + self._tokens(self.prompt - self.template)
             all_keys = keys + fresh_keys((self.prompt - self.template) // 16)
-            s = serve.Sequence(row, tokens, all_keys, self.output,
-                               i * INTERVAL_S[self.name])
+            s = serve.Sequence(row, tokens, all_keys, self.output, i * interval)
             s.computed = self.template
             arriving.append(s)
         kit.sync(engine.torch)
         engine.hook = hook
+        before = hook.moved()[0] if hook else 0
         gaps, tokens, seconds = engine.serve(background, arriving)
-        dropped = getattr(hook, "dropped", 0)
-        return [s.first - s.at for s in arriving], gaps, tokens / seconds, dropped
+        saved = hook.moved()[0] - before if hook else 0
+        new = sum((s.prompt - self.template) // engine.size for s in arriving)
+        return Arrived([s.first - s.at for s in arriving], gaps, tokens / seconds,
+                       getattr(hook, "dropped", 0), saved,
+                       new * engine.model.shape.block_bytes)
 
     def compute(self, seed, keys):
         """A prompt in an idle engine, from the beginning, saved if there is a hook. s."""
@@ -139,30 +145,47 @@ class Server:
             time.sleep(0.002)
 
 
-def arrivals(name, server, socket, rounds, ways):
-    """Of each way TTFT and token gaps of each round, tokens a second, saves given up."""
-    found = {way: ([], [], [], 0) for way in ways}
-    usable = []
-    for way in ways:  # find out which can be had, and warm up
+def arrivals(name, server, socket, some, said):
+    """What arrived in each round, of each way that can be had."""
+    usable, interval = [], said.interval / 1e3
+    for way in some:  # find out which, and warm up
         why = server.call("use", way, socket)
         if why:
             print(f"  {why}")
             continue
         if way in ("none", "kvcached"):
-            server.call("arrivals", 4)
+            server.call("arrivals", interval, 4)
         usable.append(way)
-    for r in range(rounds):
-        for way in usable if r % 2 == 0 else reversed(usable):
-            server.call("use", way, socket)
-            ttft, gaps, rate, dropped = server.call("arrivals")
-            a, b, c, d = found[way]
-            found[way] = (a + [ttft], b + [gaps], c + [[rate]], d + dropped)
-            figures.line(
-                model=name, workload="arrivals", way=way, round=r, tokens_s=rate,
-                ttft_p50=kit.median(ttft), ttft_p95=kit.quantile(ttft, 0.95),
-                gap_p50=kit.median(gaps), gap_p95=kit.quantile(gaps, 0.95),
-                gap_p99=kit.quantile(gaps, 0.99), dropped=dropped)
-    return {way: found[way] for way in usable}
+    found = {way: [] for way in usable}
+    for r, way in ((r, way) for r in range(said.rounds) for way in ways.turn(usable, r)):
+        server.call("use", way, socket)
+        ran = server.call("arrivals", interval)
+        found[way].append(ran)
+        gaps = {f"gap_p{p}": kit.quantile(ran.gaps, p / 100) for p in (50, 95, 99)}
+        figures.line(
+            model=name, workload="arrivals", interval=interval, way=way, round=r,
+            tokens_s=ran.rate, ttft_p50=kit.median(ran.ttft),
+            ttft_p95=kit.quantile(ran.ttft, 0.95), **gaps, dropped=ran.dropped,
+            saved=ran.saved, new=ran.new)
+    return found
+
+
+def row(name, way, mine, base):
+    """Of the table. mine, base: what arrived in each round; base: None for the first way."""
+    ttft, gaps = [r.ttft for r in mine], [r.gaps for r in mine]
+
+    def beside(part, q=0.5):
+        return "" if base is None else figures.change(
+            *([part(r) for r in some] for some in (mine, base)), q)
+
+    return [
+        name, way, len(mine), figures.ms(ttft), beside(lambda r: r.ttft), figures.ms(ttft, 0.95),
+        beside(lambda r: r.ttft, 0.95), f"{kit.median([r.rate for r in mine]):.0f}",
+        beside(lambda r: [r.rate]),
+        *(f"{kit.quantile(sum(gaps, []), q) * 1e3:.2f}" for q in (0.95, 0.99)),
+        beside(lambda r: r.gaps, 0.99), sum(r.dropped for r in mine),
+        *(f"{sum(some) / 1e9:.2f}" for some in ([r.saved for r in mine], [r.new for r in mine])),
+    ]
 
 
 def hits(name, sizes, repeats, room):
@@ -195,7 +218,8 @@ def main():
     kit.need_gpus()
     parser = argparse.ArgumentParser()
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--interval", type=float, default=10 if kit.REHEARSE else 100)
     parser.add_argument("--no-hits", action="store_true")
     parser.add_argument("names", nargs="*", default=["tiny"] if kit.REHEARSE else ["0.5B", "8B"])
     said = parser.parse_args()
@@ -207,19 +231,10 @@ def main():
         # The tier is part of the GPU's memory in every row: the daemon runs all the while.
         with Daemon("--gpu-bytes", room, "--host-bytes", "0") as d:
             with Remote(Server, name, sizes) as server:
-                found = arrivals(name, server, d.socket, said.rounds, said.ways)
+                found = arrivals(name, server, d.socket, said.ways, said)
         base = found[said.ways[0]]
-        for way, (ttft, gaps, rates, dropped) in found.items():
-            def beside(mine, other, q=0.5, way=way):
-                return "" if way == said.ways[0] else figures.change(mine, other, q)
-
-            all_gaps = sum(gaps, [])
-            rows.append([
-                name, way, figures.ms(ttft), beside(ttft, base[0]), figures.ms(ttft, 0.95),
-                beside(ttft, base[0], 0.95), f"{kit.median(sum(rates, [])):.0f}",
-                beside(rates, base[2]), f"{kit.quantile(all_gaps, 0.95) * 1e3:.2f}",
-                f"{kit.quantile(all_gaps, 0.99) * 1e3:.2f}", beside(gaps, base[1], 0.99), dropped,
-            ])
+        rows += [row(name, way, mine, base if way != said.ways[0] else None)
+                 for way, mine in found.items()]
         if said.no_hits:
             continue
         warm, same = hits(name, sizes, repeats, room)
@@ -230,9 +245,10 @@ def main():
             f"{kit.median(warm['host']) / own:.2f}", "yes" if same else "NO",
         ])
     kit.table(
-        f"prompts that arrive beside {sizes[0]} decoding streams; {kit.machine()}",
-        ["model", "way", "TTFT p50 ms", "change", "p95", "change", "token/s", "change",
-         "gap p95 ms", "p99", "change", "saves given up"], rows)
+        f"prompts that arrive every {said.interval:g} ms beside {sizes[0]} decoding streams; "
+        f"{kit.machine()}",
+        ["model", "way", "rounds", "TTFT p50 ms", "change", "p95", "change", "token/s", "change",
+         "gap p95 ms", "p99", "change", "saves given up", "GB saved", "of new blocks"], rows)
     if hit_rows:
         kit.table(
             f"TTFT of a hit, {sizes[4]} tokens, ms; {repeats} repeats",

@@ -22,8 +22,11 @@ def interval(rounds, q=0.5):
 
 
 def over(rounds, base, q=0.5):
-    """The quantile's ratio to that of other rounds, made in turns with these, and its interval."""
+    """The quantile's ratio to that of other rounds, made in turns with these, and its interval. Of
+    rounds that have no other it knows nothing."""
     chosen, found = random.Random(1), []
+    n = min(len(rounds), len(base))
+    rounds, base = rounds[:n], base[:n]
     for _ in range(RESAMPLINGS):
         picked = chosen.choices(range(len(rounds)), k=len(rounds))
         above, below = (kit.quantile(_resample(chosen, r, picked), q) for r in (rounds, base))

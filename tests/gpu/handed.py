@@ -43,7 +43,7 @@ class Pair:
 
     def run(self, how, rounds, gpu_tier=True):
         """One computes prompts, the other goes on: TTFT there, beside what computing it and what
-        its own prefix hit take. Tokens have to be equal."""
+        its own prefix hit take. Tokens have to be those of the first one's own prefix hit."""
         found, tiers = {"cold": [], "own": [], **{way: [] for way in COPIES}}, [0, 0]
         more = ("--gpus", "all") if self.gpus[0] != self.gpus[1] else ()
         with daemon(self.name, 3 * HIT[self.name], gpu_tier, *more) as d:
@@ -69,12 +69,14 @@ class Pair:
             a.call("serve", [prompt], 1)
             a.call("waited", prompt.keys())
             prompt.output = OUTPUT
+            there = a.call("serve", [prompt], 1).requests[0]
+            b.call("forget")
             loaded = b.call("serve", [prompt], 1).requests[0]
             own = b.call("serve", [prompt], 1).requests[0]
             other = workloads.Prompt([(f"{how} cold {way} {r}", blocks)], 1)
             cold = b.call("serve", [other], 1).requests[0]
-            same = same and loaded.tokens == own.tokens
-            assert loaded.gpu + loaded.host == blocks, loaded
+            same = same and there.tokens == loaded.tokens == own.tokens
+            assert there.own == own.own == loaded.gpu + loaded.host == blocks, (there, loaded, own)
             if r < 0:
                 continue
             figures.line(model=self.name, workload=how, way=way, computed=cold.first,

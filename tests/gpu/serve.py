@@ -9,6 +9,7 @@ import kit
 
 CHUNK = 512  # tokens of a prefill step
 BUCKETS = (8, 16, 24, 32, 40)  # sizes of decoding batches
+STREAM = 1024  # tokens of a background stream
 
 
 class Sequence:
@@ -133,7 +134,7 @@ class Engine:
         """Runs until all of incoming are done. incoming: sequences whose `at` is when they arrive;
         background: sequences that decode all the while. The gaps between tokens of the background,
         tokens made, and seconds."""
-        gaps, tokens = [], 0
+        gaps, tokens, now = [], 0, 0.0
         begin = time.perf_counter()
         waiting, running, prefilling = list(incoming), list(background), None
         while waiting or prefilling or len(running) > len(background):
@@ -146,14 +147,14 @@ class Engine:
             b = self.step_decode(running)
             made = self.d_next[:b].tolist()  # waits for the step
             first = int(self.p_next) if done else 0
-            now = time.perf_counter() - begin
-            gaps.append(now - at)
+            before, now = now, time.perf_counter() - begin
+            gaps.append(now - before)
             for s, token in zip(running, made):
                 s.tokens.append(token)
                 s.made += 1
             tokens += len(running)
             for s in background:
-                if len(s.tokens) >= (self.most - 1) * self.size:
+                if len(s.tokens) >= min(s.prompt + STREAM, (self.most - 1) * self.size):
                     del s.tokens[s.prompt :]  # another stream begins
             running = [s for s in running if s in background or s.made < s.output]
             if done:

@@ -77,6 +77,10 @@ class Server:
     def statistics(self):
         return self.hook.client.statistics() if hasattr(self.hook, "client") else {}
 
+    def moved(self):
+        """Bytes kept, and bytes between tiers, up to now."""
+        return self.hook.moved() if self.hook is not None else (0, 0)
+
     def held(self):
         return held("self")
 

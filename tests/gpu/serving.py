@@ -1,22 +1,23 @@
 """Streams of requests for bench_batch.py: one engine that stays, ways that take turns."""
 
 import collections
+import time
 
 import figures
 import kit
+import ways
 import workloads
 from kit import Daemon, Remote
 from server import Server
 
 ROWS = 32
 COLUMNS = [
-    "model", "workload", "way", "TTFT p50 ms", "over own", "p95", "token/s", "over own",
+    "model", "workload", "way", "requests", "TTFT p50 ms", "over own", "p95", "token/s", "over own",
     "gap p95 ms", "p99", "blocks: own", "GPU tier", "host tier", "GB loaded", "saved",
-    "between tiers", "TTFT p50 of own hits", "GPU tier", "over", "host tier", "over", "computed",
+    "between tiers", "moved / loaded", "TTFT p50 of own hits", "GPU tier", "over", "host tier",
+    "over", "computed",
 ]
 Sizes = collections.namedtuple("Sizes", "pool tier prefix rest prefixes output host_bytes")
-MOVES = ("demotions", "promotions")
-SAVES = ("tiers.gpu.bytes_saved", "tiers.host.bytes_saved")
 
 
 def source(s):
@@ -48,10 +49,11 @@ class Way:
 
 
 class Stream:
-    """An engine, and a daemon for each size of the GPU tier, one at a time."""
+    """An engine, and a daemon for each size of the GPU tier, one at a time. until: no run begins
+    later, by time.monotonic(); a table is of those that did."""
 
-    def __init__(self, name, sizes):
-        self.name, self.sizes = name, sizes
+    def __init__(self, name, sizes, until=float("inf")):
+        self.name, self.sizes, self.until = name, sizes, until
         self.block = {"0.5B": 192 << 10, "8B": 2 << 20, "tiny": 8192}[name]
         most = sizes.prefix + sizes.rest + -(-4 * sizes.output // 16) + 2
         self.server = self.daemon = self.bytes = None
@@ -91,7 +93,7 @@ class Stream:
         s = self.sizes
         return workloads.warm(n, s.prefixes, s.prefix, s.rest, s.output, names, seed)
 
-    def warm(self, title, most, ways, n, rounds, tier=None):
+    def warm(self, title, most, some, n, rounds, tier=None):
         s, socket = self.sizes, self.with_tier(tier)
 
         def prepare(way):
@@ -99,42 +101,45 @@ class Stream:
                 names = f"{title} {way}"
                 self.server.call("serve", workloads.prefixes(s.prefixes, s.prefix, names), most)
 
-        self._rounds(title, most, ways, rounds, socket, prepare,
+        self._rounds(title, most, some, rounds, socket, prepare,
                      lambda way, seed: self.prompts(f"{title} {way}", seed, n))
 
-    def chat(self, ways, n, rounds, trace):
+    def chat(self, some, n, rounds, trace):
         s = self.sizes
-        self._rounds("chat", 16, ways, rounds, self.with_tier(), lambda way: None,
+        self._rounds("chat", 16, some, rounds, self.with_tier(), lambda way: None,
                      lambda way, seed: workloads.chat(
                          n, s.prefix + s.rest, s.output, f"chat {way}", seed, trace))
 
-    def _rounds(self, title, most, ways, rounds, socket, prepare, make):
+    def _rounds(self, title, most, some, rounds, socket, prepare, make):
         """Ways in the order A B B A; a line for each run, a table behind the last."""
         found, waived = {}, set()
-        for r in range(rounds):
-            for way in ways if r % 2 == 0 else ways[::-1]:
-                why = None if way in waived else self.use(way, socket)
-                if why:
-                    print(f"  {why}")
-                    waived.add(way)
-                if way in waived:
-                    continue
-                prepare(way)
-                self.server.call("serve", self.prompts("again", r, 8), 8)
-                before = self.server.call("statistics")
-                ran = self.server.call("serve", make(way, r), most)
-                after = self.server.call("statistics")
-                mine = found.setdefault(way, Way())
-                blocks = mine.add(ran)
-                if before:
-                    mine.saved += sum(after[k] - before[k] for k in SAVES)
-                    mine.moved += sum(after[k] - before[k] for k in MOVES) * self.block
-                figures.line(
-                    model=self.name, workload=title, way=way, round=r, seconds=ran.seconds,
-                    tokens_s=mine.rates[-1][0], ttft_p50=kit.median(mine.ttft[-1]),
-                    ttft_p95=kit.quantile(mine.ttft[-1], 0.95),
-                    gap_p50=kit.median(mine.gaps[-1]), gap_p99=kit.quantile(mine.gaps[-1], 0.99),
-                    blocks=blocks, **ran.figures)
+        for r, way in ((r, way) for r in range(rounds) for way in ways.turn(some, r)):
+            if time.monotonic() > self.until:
+                print(f"  {title}, {way}, round {r}: not begun", flush=True)
+                continue
+            why = None if way in waived else self.use(way, socket)
+            if why:
+                print(f"  {why}")
+                waived.add(way)
+            if way in waived:
+                continue
+            prepare(way)
+            self.server.call("serve", self.prompts("again", r, 8), 8)
+            before = self.server.call("moved")
+            ran = self.server.call("serve", make(way, r), most)
+            after = self.server.call("moved")
+            mine = found.setdefault(way, Way())
+            blocks = mine.add(ran)
+            mine.saved += after[0] - before[0]
+            mine.moved += after[1] - before[1]
+            gaps = {f"gap_p{p}": kit.quantile(mine.gaps[-1], p / 100) for p in (50, 95, 99)}
+            figures.line(
+                model=self.name, workload=title, way=way, round=r, seconds=ran.seconds,
+                tokens_s=mine.rates[-1][0], ttft_p50=kit.median(mine.ttft[-1]),
+                ttft_p95=kit.quantile(mine.ttft[-1], 0.95), **gaps, blocks=blocks,
+                saved=after[0] - before[0], moved=after[1] - before[1], **ran.figures)
+        if not found:
+            return
         base = found.get("own") or next(iter(found.values()))
         kit.table("requests that come and go", COLUMNS,
                   [self._row(title, way, mine, base) for way, mine in found.items()])
@@ -154,14 +159,16 @@ class Stream:
             return f"{100 * mine.blocks[part] / mine.blocks['shared']:.0f} %"
 
         gaps = [g for r in mine.gaps for g in r]
+        loaded = (mine.blocks["gpu"] + mine.blocks["host"]) * self.block
+        whole = loaded + mine.saved + mine.moved
         return [
-            self.name, title, way, figures.ms(mine.ttft),
+            self.name, title, way, sum(map(len, mine.ttft)), figures.ms(mine.ttft),
             "" if mine is base else figures.change(mine.ttft, base.ttft),
             figures.ms(mine.ttft, 0.95), f"{kit.median(sum(mine.rates, [])):.0f}",
             "" if mine is base else figures.change(mine.rates, base.rates),
             f"{kit.quantile(gaps, 0.95) * 1e3:.2f}", f"{kit.quantile(gaps, 0.99) * 1e3:.2f}",
             percent("own"), percent("gpu"), percent("host"),
-            *(f"{b / 1e9:.2f}" for b in (
-                (mine.blocks["gpu"] + mine.blocks["host"]) * self.block, mine.saved, mine.moved)),
+            *(f"{b / 1e9:.2f}" for b in (loaded, mine.saved, mine.moved)),
+            f"{whole / loaded:.2f}" if loaded else "-",
             hits("own")[0], *hits("gpu"), *hits("host"), hits("computed")[0],
         ]

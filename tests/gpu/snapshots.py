@@ -18,6 +18,8 @@ class Snapshots:
         self.room = {"gpu": gpu, "host": host}
         self.kept = {"gpu": collections.OrderedDict(), "host": collections.OrderedDict()}
         self.shape = self.cache[0][:, 0].shape
+        self.block = engine.model.shape.block_bytes
+        self.saved = self.demoted = 0  # blocks
 
     def close(self):
         self.kept = None
@@ -33,6 +35,11 @@ class Snapshots:
 
     def reads(self, s):
         return False
+
+    def moved(self):
+        """Bytes kept, and bytes that went from GPU memory to the host: of each block once, however
+        often it was copied on the way."""
+        return self.saved * self.block, self.demoted * self.block
 
     def arrived_at(self, engine, s):
         return True
@@ -51,6 +58,7 @@ class Snapshots:
             some = new[at : at + BLOCKS]
             for (key, _), block in zip(some, self._copies([b for _, b in some])):
                 self._keep("gpu", key, block)
+        self.saved += len(new)
         kit.sync(self.torch)
 
     def _copies(self, blocks):
@@ -73,6 +81,7 @@ class Snapshots:
         while len(self.kept[tier]) > self.room[tier]:
             old, block = self.kept[tier].popitem(last=False)
             if tier == "gpu" and self.room["host"] > 0:
+                self.demoted += 1
                 self._keep("host", old, block.cpu() if self.packed else [t.cpu() for t in block])
 
     # Loading.

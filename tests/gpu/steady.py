@@ -6,15 +6,14 @@ import kit
 import workloads
 from server import held
 
-COPIES = ("kvcached", "kvcached daemon")
 PARTS = 4  # of the requests, between looks at what is held
 
 
-def cancel(stream, n):
+def cancel(stream, ways, n):
     """Four streams abandoned in their middle, then n requests."""
     rows, sizes, server = [], stream.sizes, stream.server
     socket = stream.with_tier()
-    for way in COPIES:
+    for way in ways:
         why = stream.use(way, socket)
         if why:
             print(f"  {why}")
@@ -49,13 +48,13 @@ def cancel(stream, n):
          "MiB, engine", "daemon"], rows)
 
 
-def verify(stream):
+def verify(stream, ways):
     """Prompts one by one: the tokens behind an own hit, and those behind a load of as many blocks.
     Then all of them at once: every block's checksum is compared with what its saver said."""
     rows, sizes, server = [], stream.sizes, stream.server
     socket = stream.with_tier()
     n = 16 if stream.name != "tiny" else 4
-    for way in COPIES:
+    for way in ways:
         why = stream.use(way, socket, min_tokens=0, save_ms=kit.MS)
         if why:
             print(f"  {why}")

@@ -13,6 +13,15 @@ from snapshots import Snapshots
 
 PASSES = 32  # forward passes whose time is taken
 PINGS = 9
+SLOW = ("packed", "each")  # the predecessor's, which are run less often
+SAVES = ("tiers.gpu.bytes_saved", "tiers.host.bytes_saved")
+MOVES = ("demotions", "promotions")
+
+
+def turn(ways, r):
+    """The ways of round r, in the order A B B A; the predecessor's are in the first two only."""
+    some = [w for w in ways if r < 2 or w not in SLOW]
+    return some if r % 2 == 0 else some[::-1]
 
 
 def make(way, engine, socket, name, gpu=0, room=(448, 0), **how):
@@ -61,6 +70,7 @@ class Kvcached:
             raise Waived(f"kvcached {copy}: {why}") from None
         self.dropped, self.saves = 0, {}
         self.declined = 0
+        self.block = engine.model.shape.block_bytes
         self.streams, self.timing, self.timed, self.passes = streams(gpu), None, [], 0
         self.break_even = BreakEven(min_tokens)
         self.break_even.ranks([self._cost(engine, gpu)])
@@ -110,6 +120,11 @@ class Kvcached:
 
     def figures(self):
         return {"declined": self.declined, "dropped": self.dropped, **self.break_even.figures()}
+
+    def moved(self):
+        """Bytes saved, and bytes between the tiers, since the daemon's start."""
+        counted = self.client.statistics()
+        return sum(counted[k] for k in SAVES), sum(counted[k] for k in MOVES) * self.block
 
     # Of requests that come and go (batch.py).
 

@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""The serving benchmark's engine (tests/gpu/batch.py) with forward passes that compute nothing."""
+"""The serving benchmark (bench_batch.py and bench_serving.py of tests/gpu) with forward passes that
+compute nothing: that it measures what it says."""
 
 import array
+import contextlib
+import io
 import os
 import sys
+import types
 import unittest
+from unittest import mock
 
 import support
 
@@ -12,6 +17,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import batch
 import figures
+import handed
+import serve
+import server
+import serving
+import ways
 import workloads
 
 OUTPUT = 4
@@ -72,6 +82,7 @@ class Keeper:
 
     def judged(self, engine, s):
         self.judges += 1
+        batch.time.sleep(0)
 
     def reads(self, s):
         return False
@@ -79,6 +90,41 @@ class Keeper:
 
 def prompt(name, blocks, **how):
     return workloads.Prompt([(name, blocks)], OUTPUT, **how)
+
+
+class Clock:
+    """Of engines: a second passes while something sleeps, and hardly any else."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        self.now += 1e-6
+        return self.now
+
+    def sleep(self, _):
+        self.now += 1.0
+
+
+class Times(unittest.TestCase):
+    def firsts(self, blocks, most, hook=None):
+        """When first tokens are there, of two requests; decoding takes a second a step."""
+        engine = Still(4, blocks, hook)
+        with mock.patch.object(batch, "time", Clock()) as clock:
+            engine.decode = {b: lambda: clock.sleep(1) for b in (1, 2)}
+            return [round(s.first, 2) for s in engine.serve([prompt("a", 6), prompt("b", 6)], most)]
+
+    def test_the_first_token_is_there_when_its_load_is_judged(self):
+        self.assertEqual(self.firsts(40, 1, Keeper(False)), [1.0, 1.0])
+
+    def test_waiting_for_blocks_counts_until_the_first_token(self):
+        self.assertEqual(self.firsts(10, 2), [0.0, OUTPUT - 1.0])
+
+    def test_waiting_for_a_place_does_not_count(self):
+        self.assertEqual(self.firsts(40, 1), [0.0, 0.0])
+
+    def test_a_step_of_others_counts(self):
+        self.assertEqual(self.firsts(40, 2), [0.0, 2.0])  # of two chunks each
 
 
 class Engine(unittest.TestCase):
@@ -133,11 +179,132 @@ class Workloads(unittest.TestCase):
         self.assertEqual(a.tokens(99)[:32], b.tokens(99)[:32])
         self.assertEqual((len(a.tokens(99)), len(a.keys()), a.shared), (81, 80, 2))
 
+    def test_what_has_other_names_has_nothing_in_common(self):
+        keys = [p.keys()[:16] for names in ("a", "b") for seed in (0, 1)
+                for p in (*workloads.chat(9, 8, 1, names, seed),
+                          *workloads.prefixes(3, 2, f"{names} {seed}"))]
+        heads = [set(keys[i : i + 12]) for i in range(0, len(keys), 12)]
+        self.assertEqual(len(set.union(*heads)), sum(map(len, heads)))
+
     def test_made_up_talks_fit_however_short(self):
         for most in (2, 6, 68):
             talks = workloads.chat(40, most, 1, "t", 0)
             self.assertEqual(len(talks), 40)
             self.assertLessEqual(max(len(t.keys()) // 16 for t in talks), most)
+
+
+class Silent:
+    """Of kit.Remote: keeps what is called; everything is there, what was forgotten is loaded."""
+
+    def __init__(self, tokens=(7,)):
+        self.calls, self.tokens = [], tokens
+
+    def call(self, name, *arguments, **how):
+        self.calls.append((name, *arguments))
+        if name == "moved":
+            return len(self.calls), 0
+        if name != "serve":
+            return None
+        requests, loaded = [], self.calls[-2:-1] == [("forget",)]
+        for p in arguments[0]:
+            n = sum(n for _, n in p.parts)
+            requests.append(server.Served(
+                0.01, self.tokens, *((0, n) if loaded else (n, 0)), 0, p.shared))
+        return server.Ran(requests, 1.0, [0.01], {})
+
+
+class Turns(unittest.TestCase):
+    def stream(self, until=float("inf")):
+        """A stream of nothing, and what it says."""
+        stream = serving.Stream.__new__(serving.Stream)
+        stream.name, stream.until = "tiny", until
+        stream.sizes = serving.Sizes(96, 24, 6, 1, 8, 4, 1)
+        stream.block, stream.bytes, stream.server = 8192, 24 * 8192, Silent()
+        stream.with_tier = lambda bytes_=None: "socket"
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            stream.warm("w", 4, ["none", "own", "packed"], 8, 3)
+        return stream.server.calls, said.getvalue()
+
+    def test_ways_take_turns_and_the_predecessors_are_in_two_rounds(self):
+        calls, said = self.stream()
+        self.assertEqual(
+            [c[1] for c in calls if c[0] == "use"],
+            ["none", "own", "packed", "packed", "own", "none", "none", "own"])
+        self.assertEqual([line.split()[3] for line in said.splitlines()[-3:]], ["24", "24", "16"])
+
+    def test_every_run_has_prompts_of_its_own(self):
+        calls, _ = self.stream()
+        runs = [{p.keys() for p in c[1]} for c in calls if c[0] == "serve" and c[2] == 4
+                and len(c[1]) == 8 and c[1][0].output > 1]
+        self.assertEqual(len(runs), 8)
+        self.assertEqual(len(set.union(*runs)), sum(map(len, runs)))
+
+    def test_past_its_time_nothing_is_begun_and_said_so(self):
+        calls, said = self.stream(until=0)
+        self.assertEqual([c for c in calls if c[0] == "use"], [])
+        self.assertEqual(said.count("not begun"), 8)
+
+
+class Memory(unittest.TestCase):
+    def served(self):
+        one = server.Server.__new__(server.Server)
+        one.name, one.gpu, one.pool, one.hook = "tiny", 0, 96, None
+        one.engine = Still(4, 96)
+        one.engine.model = types.SimpleNamespace(cache=[mock.Mock(), mock.Mock()])
+        return one
+
+    def test_what_a_tier_has_is_taken_from_the_pool(self):
+        one = self.served()
+        with mock.patch.object(ways, "make", lambda *how, **more: None):
+            for way, left in (("none", 96), ("own", 96), ("packed", 72), ("each", 72),
+                              ("kvcached", 72), ("kvcached daemon", 72)):
+                self.assertIsNone(one.use(way, "socket", 24))
+                self.assertEqual(len(one.engine.pool.free), left, way)
+                one.forget()
+                self.assertEqual(len(one.engine.pool.free), left, way)
+
+    def test_what_is_forgotten_is_overwritten(self):
+        one = self.served()
+        one.tier = 0
+        one.engine.serve([prompt("a", 6)])
+        one.forget()
+        self.assertEqual(one.engine.serve([prompt("a", 6)])[0].own, 0)
+        for cache in one.engine.model.cache:
+            cache.fill_.assert_called_once_with(100.0)
+
+
+class Handed(unittest.TestCase):
+    def same(self, theirs):
+        pair = handed.Pair.__new__(handed.Pair)
+        pair.name, pair.first, pair.second = "tiny", Silent([7]), Silent(theirs)
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = {"cold": [], "own": [], "kvcached": []}
+            same = pair._way("kvcached", "h", 1, "socket", found, [0, 0])
+        return same, pair.second.calls
+
+    def test_tokens_are_compared_with_those_of_who_computed_them(self):
+        self.assertTrue(self.same([7])[0])
+        # Own hits on what was loaded are wrong when that was.
+        self.assertFalse(self.same([8])[0])
+
+    def test_nothing_is_left_where_it_is_loaded_to(self):
+        calls = [c[0] for c in self.same([7])[1]]
+        self.assertEqual(calls[1:5], ["forget", "serve", "serve", "serve"])
+
+
+class Streams(unittest.TestCase):
+    def test_a_background_stream_has_so_many_tokens_and_begins_again(self):
+        engine = serve.Engine.__new__(serve.Engine)
+        engine.most, engine.size, engine.hook = 1000, 16, None
+        engine.d_next, longest = array.array("q", [7]), []
+        engine.step_prefill = lambda s: len(longest) > 2 * serve.STREAM
+        engine.step_decode = lambda running: longest.append(len(running[0].tokens)) or 1
+        engine.p_next = 7
+        stream = serve.Sequence(0, [1] * 16, b"", 0, 0)
+        gaps, _, seconds = engine.serve([stream], [serve.Sequence(1, [1] * 16, b"", 1, 0)])
+        self.assertEqual(max(longest), 16 + serve.STREAM - 1)
+        self.assertAlmostEqual(sum(gaps), seconds, places=2)
 
 
 class Figures(unittest.TestCase):
@@ -148,6 +315,10 @@ class Figures(unittest.TestCase):
             low, high = figures.interval(rounds)
             self.assertLessEqual(low, high)
         self.assertLess(figures.interval(near)[1], figures.interval(far)[1])
+
+    def test_a_ratio_is_of_rounds_that_took_turns(self):
+        self.assertEqual(
+            figures.over([[2.0] * 9], [[1.0] * 9, [100.0] * 9]), (2.0, 2.0, 2.0))
 
     def test_a_ratio_of_equal_rounds_is_one(self):
         rounds = [[1.0] * 9, [1.0] * 9]
