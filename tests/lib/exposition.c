@@ -157,7 +157,7 @@ static void check_histogram(const char *text, const char *name)
     ck_assert_ptr_nonnull(strstr(text, find));
 }
 
-void exposition_check_with_promtool(const char *text)
+static void check_with_promtool(const char *text)
 {
     FILE *tool;
 
@@ -194,5 +194,6 @@ uint32_t exposition_check(const char *whole)
     for (uint32_t i = 0; i < n_metrics; i++)
         if (strcmp(metrics[i].type, "histogram") == 0)
             check_histogram(whole, metrics[i].name);
+    check_with_promtool(whole);
     return n_metrics;
 }

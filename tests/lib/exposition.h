@@ -5,10 +5,8 @@
 
 #include <stdint.h>
 
-// Fails the test for what is wrong; how many metrics there are.
+// Fails the test for what is wrong, also in promtool's eyes where it is installed; how many metrics
+// there are.
 uint32_t exposition_check(const char *text);
-
-// The same by promtool, where it is installed.
-void exposition_check_with_promtool(const char *text);
 
 #endif

@@ -87,7 +87,6 @@ START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
     ck_assert_int_eq(answer.code, 200);
     ck_assert_ptr_nonnull(strstr(answer.page, "Content-Type: text/plain; version=0.0.4"));
     ck_assert_uint_gt(exposition_check(answer.body), 40);
-    exposition_check_with_promtool(answer.body);
     stats = engine_stats(other.client);
     ck_assert_uint_eq(stats.blocks, 10);
     ck_assert_uint_eq(stats.tiers[0].hits, 10);
