@@ -140,11 +140,12 @@ START_TEST(the_process_is_described_as_by_any_client_of_prometheus)
         engine_connect(&e[i], daemon_socket(d), KVC_ROLE_WORKER);
     get(port, "/metrics");
     ck_assert(value("process_open_fds") >= fds + 20);
+    fds = value("process_open_fds");
     ck_assert(value("process_start_time_seconds") == start);
     ck_assert(value("process_virtual_memory_bytes") >= tiers);
     for (uint32_t i = 0; i < 20; i++)
         engine_close(&e[i]);
-    wait_for((get(port, "/metrics"), value("process_open_fds") == fds), ENGINE_MS);
+    wait_for((get(port, "/metrics"), value("process_open_fds") <= fds - 20), ENGINE_MS);
     daemon_stop(d);
 }
 END_TEST

@@ -32,6 +32,7 @@ START_TEST(F26_what_peers_bring_is_counted_at_both_ends)
               8 * BLOCK_BYTES);
     ck_assert(http_value(&answer, "kvcached_path_bytes_total{path=\"worker_to_host\"}") == 0);
     http_get(http_port(1), "/metrics", &answer);
+    exposition_check(answer.body);
     ck_assert(http_value(&answer, "kvcached_served_blocks_total") == 8);
     ck_assert(http_value(&answer, "kvcached_path_bytes_total{path=\"gpu_to_peer\"}") ==
               8 * BLOCK_BYTES);
