@@ -117,9 +117,12 @@ GPU_BENCHES  := $(filter $(RELEASE)/tests/gpu/bench_%,$(GPU_KERNELS) $(GPU_DAEMO
 # With torch: the tests and benchmarks of client/python.
 PYTHON       ?= python3
 GPU_PY_TESTS := $(sort $(wildcard tests/gpu/test_*.py))
-# Those of serving engines take long: bench-serve.
-SERVE        := $(addprefix tests/gpu/bench_,serving.py batch.py vllm.py)
-GPU_PY_BENCH := $(filter-out $(SERVE),$(sort $(wildcard tests/gpu/bench_*.py)))
+# Those of serving engines take long: bench-serve. What each does there with QUICK=1.
+SERVE         := serving batch vllm
+QUICK_serving := --rounds 2 0.5B
+QUICK_batch   := --workload warm16,overflow,verify,break --ways none,own,kvcached --requests 100 0.5B
+QUICK_vllm    := --hits 0.5B
+GPU_PY_BENCH  := $(filter-out $(SERVE:%=tests/gpu/bench_%.py),$(sort $(wildcard tests/gpu/bench_*.py)))
 GPU_PY_NEEDS := $(addprefix $(RELEASE)/,kvcached kvcachectl libkvcache.so.0)
 FAKE         := $(RELEASE)/tests/gpu/fake
 FAKE_GPU     := $(addprefix $(FAKE)/,libcuda.so.1 libnvidia-ml.so.1)
@@ -252,8 +255,9 @@ check-fake-gpu: $(FAKE_TESTS) $(FAKE_GPU) $(FAKE_UCX) $(FAKE_LINES) ## the same 
 bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against one copy, and with torch what engines see
 	@for b in $(GPU_BENCHES) $(GPU_PY_BENCH:%='$(PYTHON) %'); do $$b || [ $$? -eq 77 ] || exit 1; done
 
-bench-serve: $(GPU_PY_NEEDS) ## measure what saving costs a serving engine on a GPU (vLLM too, where it is), and what a hit is worth
-	@for b in $(SERVE); do $(PYTHON) $$b || [ $$? -eq 77 ] || exit 1; done
+bench-serve: $(GPU_PY_NEEDS) ## what saving costs serving engines on a GPU (vLLM too, where it is), and what a hit is worth (QUICK=1, TRACE=FILE)
+	@set -e; $(foreach b,$(SERVE),$(PYTHON) tests/gpu/bench_$b.py $(if $(filter batch,$b),$(TRACE:%=--trace %)) \
+	    $(if $(QUICK),$(QUICK_$b)) || [ $$? -eq 77 ];)
 
 setup: ## install the packages that are missing
 	@scripts/setup

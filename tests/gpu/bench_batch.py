@@ -46,7 +46,7 @@ from kit import Waived
 # behind it, prefixes, output; and bytes of the host tier.
 SIZES = {
     "0.5B": serving.Sizes(4096, 1024, 64, 4, 96, 32, 3 << 30),
-    "8B": serving.Sizes(3072, 768, 64, 4, 64, 32, 12 << 30),
+    "8B": serving.Sizes(2304, 576, 64, 4, 48, 32, 12 << 30),
     "tiny": serving.Sizes(96, 24, 6, 1, 8, 4, 64 << 20),
 }
 LONG = {

@@ -2,6 +2,7 @@
 
 import time
 
+import figures
 import kit
 import workloads
 from server import held
@@ -36,6 +37,9 @@ def cancel(stream, ways, n):
             good += sum(len(s.tokens) == sizes.output for s in ran.requests)
             time.sleep(0.1)
             looks.append(look())
+        figures.line(
+            model=stream.name, workload="cancel", way=way, cancelled=len(cut), whole=good,
+            asked=n // PARTS * PARTS, dropped=ran.figures["dropped"], held=looks)
         rows.append([
             stream.name, way, f"{len(cut)}, after {min(cut)} to {max(cut)} tokens",
             f"{good} of {n // PARTS * PARTS}", ran.figures["dropped"],
@@ -75,6 +79,8 @@ def verify(stream, ways):
         wrong = server.call("statistics")["checksum_failures"] - before["checksum_failures"]
         blocks = [sum(getattr(s, tier) for s in loaded + again) for tier in ("gpu", "host")]
         same = sum(a.own == b.gpu + b.host and a.tokens == b.tokens for a, b in zip(own, loaded))
+        figures.line(model=stream.name, workload="verify", way=way, equal=same, prompts=n,
+                     gpu=blocks[0], host=blocks[1], wrong=wrong)
         rows.append([stream.name, way, f"{same} of {n}", sizes.output,
                      f"{blocks[0]} / {blocks[1]}", wrong])
         assert wrong == 0 and same == n, rows[-1]
