@@ -89,6 +89,15 @@ class Requests(Case):
         self.assertEqual((counts["saved_blocks"], counts["hit_blocks"]), (10, 0))
         self.assertEqual(engine.counts("scheduler")["ordered_saves"], 1)
 
+    def test_the_last_block_of_a_prompt_that_was_found_is_not_named_again(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = prompt(40)
+        engine.serve(Request(tokens))
+        self.assertEqual(engine.serve(Request(tokens)), 36)
+        self.assertEqual(engine.counts()["hit_blocks"], 0)
+        self.assertEqual(engine.counts("scheduler")["ordered_saves"], 1)
+
     def test_own_hits_are_named_again_after_a_while(self):
         daemon = self.daemon()
         engine = self.engine(daemon)

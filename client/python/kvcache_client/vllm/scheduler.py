@@ -90,7 +90,8 @@ class SchedulerSide:
         known = [r for r in ranks if r is not None]
         self.break_even.ranks([r.cost for r in known])
         self._infos, self._ranks = known[0].parts, len(known)
-        self._only_full = not self.looks_ahead and all(i.rule == Rule.FULL for i in self._infos)
+        full = all(i.rule == Rule.FULL for i in self._infos)
+        self._only_full, self._lately.on = full and not self.looks_ahead, full
         # Identical shards are one part.
         self._all = list(dict.fromkeys(p for r in known for p in r.parts))
         self._link.open()
@@ -288,11 +289,11 @@ class SchedulerSide:
         state.blocks = [list(ids) for ids in blocks]
         if external == 0 or not state.lease:
             self._drop(state)
-            self._skip_known(state, 0)
+            self._lately.found(state, 0)
             return
         lease, state.lease = state.lease, None
         first, count = state.own, external // self.block_tokens
-        self._skip_known(state, count)
+        self._lately.found(state, count)
         self._orders.loads.append(
             LoadOrder(
                 request.request_id, lease.token, first - self._in_front(state), count,
@@ -309,23 +310,6 @@ class SchedulerSide:
         self.counts["ordered_loads"] += 1
         self.counts["hit_requests"] += 1
         self.counts["hit_tokens"] += external
-
-    def _skip_known(self, state: State, loaded: int) -> None:
-        """What the daemon has is not named to it again: blocks that are loaded, and those of the
-        engine's own cache that were named lately. Of other groups than full ones it may lack some
-        in front of what it has."""
-        if not self._only_full or not (state.own or loaded):
-            return
-        now = time.monotonic()
-        at: Optional[float] = now
-        if state.own:
-            last = state.own * KEY_BYTES
-            at = self._lately.at(bytes(state.keys[last - KEY_BYTES : last]), now)
-        if at is not None:
-            end = state.own + loaded
-            self._lately.add(bytes(state.keys[state.own * KEY_BYTES : end * KEY_BYTES]), at, now)
-            state.named = at if state.named is None else min(at, state.named)
-            state.saved = max(state.saved, end)
 
     def _ids(
         self, group: int, blocks: Sequence[int], first: int, end: int, computed: int,
@@ -401,6 +385,7 @@ class SchedulerSide:
         end = min(end, state.request.num_tokens)
         n = min(end // self.block_tokens, max(len(ids) for ids in state.blocks))
         n = self._blocks.known(state, n)
+        self._lately.skip(state, n)
         if n <= state.saved:
             return
         whole = before + scheduled == n * self.block_tokens
@@ -414,11 +399,7 @@ class SchedulerSide:
                 ),
             )
         )
-        if self._only_full:
-            now = time.monotonic()
-            state.named = now if state.named is None else state.named
-            self._lately.add(keys, state.named, now)
-        state.saved = n
+        self._lately.ordered(state, n)
         self.counts["ordered_saves"] += 1
 
     def reported(self, report: Optional[StepReport], invalid: Iterable[int]) -> None:
