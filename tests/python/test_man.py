@@ -33,6 +33,11 @@ def program(name):
     return os.path.join(support.BUILD, name)
 
 
+def xr(name):
+    """How a page is referred to."""
+    return re.escape(" ".join(name.rsplit(".", 1)))
+
+
 def read(name):
     """The page as a reader has it: without its markup, blanks as one."""
     plain = re.sub(".\b", "", run("mandoc", "-T", "ascii", page(name)))
@@ -54,8 +59,14 @@ class Man(support.Case):
 
     @unittest.skipUnless(shutil.which("mandoc"), "no mandoc")
     def test_pages_are_well_formed(self):
+        # Where they are not installed it does not find those that they refer to.
+        absent = re.compile(rf"referenced manual not found: Xr ({'|'.join(map(xr, PAGES))})\b")
         for name in PAGES:
-            run("mandoc", "-T", "lint", "-W", "warning", page(name))
+            found = subprocess.run(
+                ["mandoc", "-T", "lint", page(name)], capture_output=True, text=True
+            )
+            left = [line for line in found.stdout.splitlines() if not absent.search(line)]
+            self.assertEqual((left, found.stderr), ([], ""))
             self.assertNotRegex(source(name), r"(?m)^@|@[A-Z]+@")
 
     @unittest.skipUnless(shutil.which("mandoc"), "no mandoc")
