@@ -379,6 +379,19 @@ START_TEST(units_name_manual_pages_that_there_are)
 }
 END_TEST
 
+// What `systemctl reload` runs ends with the first that fails: a wrong file changes nothing, and is
+// told. The file that is installed is right.
+START_TEST(a_reload_begins_with_a_look_at_the_file)
+{
+    char program[512];
+
+    daemon_program(program, sizeof(program), "kvcached");
+    run("grep '^ExecReload=' systemd/kvcached.service.in | head -n 1 |"
+        " grep -q -- '/kvcached --check-config @SYSCONFDIR@/kvcached/kvcached.conf$'");
+    run("%s --check-config systemd/kvcached.conf", program);
+}
+END_TEST
+
 // As `make install` writes them, but for the program's place. The threshold is ten times the level.
 START_TEST(units_are_right_and_hardened)
 {
@@ -388,7 +401,7 @@ START_TEST(units_are_right_and_hardened)
     if (system("command -v systemd-analyze > /dev/null") != 0)
         TEST_SKIP("systemd-analyze is not installed");
     daemon_program(program, sizeof(program), "kvcached");
-    run("d=$(cd \"$(dirname %s)\" && pwd) && sed -e \"s|@PREFIX@/bin|$d|\" -e "
+    run("d=$(cd \"$(dirname %s)\" && pwd) && sed -e \"s|@PREFIX@/bin|$d|g\" -e "
         "'s|@SYSCONFDIR@|/etc|'"
         " systemd/kvcached.service.in > %s/kvcached.service && cp systemd/kvcached.socket %s",
         program, folder, folder);
@@ -413,4 +426,4 @@ CHECK_MAIN_LOOPS(
     {passed_sockets_are_known_by_name_and_path, 0, 0},
     {passed_sockets_that_do_not_fit_are_refused, 0, 3},
     {a_passed_socket_that_is_waited_for_and_not_there, 0, 0}, {units_are_right_and_hardened, 0, 0},
-    {units_name_manual_pages_that_there_are, 0, 0})
+    {units_name_manual_pages_that_there_are, 0, 0}, {a_reload_begins_with_a_look_at_the_file, 0, 0})
