@@ -20,7 +20,10 @@ give.
 Hits: prompts of 4096 tokens one after the other in an idle engine: with the blocks in the engine's
 own cache, and loaded from the daemon's tiers after another process had saved them.
 
-    bench_serving.py [--ways A,B...] [--rounds N] [--interval MS] [--no-hits] [0.5B] [8B]
+    bench_serving.py [--ways A,B...] [--rounds N] [--interval MS] [--no-hits] [--budget S]
+                     [0.5B] [8B]
+
+--budget: seconds after which no other run begins.
 """
 
 import argparse
@@ -158,6 +161,9 @@ def arrivals(name, server, socket, some, said):
         usable.append(way)
     found = {way: [] for way in usable}
     for r, way in ((r, way) for r in range(said.rounds) for way in ways.turn(usable, r)):
+        if time.monotonic() > said.until:
+            print(f"  {way}, round {r}: not begun", flush=True)
+            continue
         server.call("use", way, socket)
         ran = server.call("arrivals", interval)
         found[way].append(ran)
@@ -167,7 +173,7 @@ def arrivals(name, server, socket, some, said):
             tokens_s=ran.rate, ttft_p50=kit.median(ran.ttft),
             ttft_p95=kit.quantile(ran.ttft, 0.95), **gaps, dropped=ran.dropped,
             saved=ran.saved, new=ran.new)
-    return found
+    return {way: runs for way, runs in found.items() if runs}
 
 
 def row(name, way, mine, base):
@@ -222,7 +228,9 @@ def main():
     parser.add_argument("--interval", type=float, default=10 if kit.REHEARSE else 100)
     parser.add_argument("--no-hits", action="store_true")
     parser.add_argument("names", nargs="*", default=["tiny"] if kit.REHEARSE else ["0.5B", "8B"])
+    parser.add_argument("--budget", type=float, default=1e9)
     said = parser.parse_args()
+    said.until = time.monotonic() + said.budget
     sizes, repeats, room = (
         ((2, 3, 32, 64, 96, 4), 2, "64M") if kit.REHEARSE
         else ((BACKGROUND, INCOMING, TEMPLATE, PROMPT, HIT, OUTPUT), HITS, "8G"))
@@ -232,7 +240,7 @@ def main():
         with Daemon("--gpu-bytes", room, "--host-bytes", "0") as d:
             with Remote(Server, name, sizes) as server:
                 found = arrivals(name, server, d.socket, said.ways, said)
-        base = found[said.ways[0]]
+        base = found.get(said.ways[0])
         rows += [row(name, way, mine, base if way != said.ways[0] else None)
                  for way, mine in found.items()]
         if said.no_hits:
