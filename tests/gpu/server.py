@@ -10,6 +10,7 @@ import kit
 import ways
 from kit import Waived
 
+HANGS_S = 240  # it then says where
 Served = collections.namedtuple("Served", "first tokens own gpu host shared")
 Ran = collections.namedtuple("Ran", "requests seconds gaps figures")
 
@@ -59,7 +60,7 @@ class Server:
         requests = [batch.Request(p.tokens(vocab), p.keys(), p.output, p.at, p.cancel)
                     for p in prompts]
         kit.sync(self.engine.torch)
-        faulthandler.dump_traceback_later(batch.LIMIT_S / 2)
+        faulthandler.dump_traceback_later(HANGS_S)
         seconds, gaps = self.engine.run(requests, most)
         faulthandler.cancel_dump_traceback_later()
         served = [Served(s.first, s.tokens[s.prompt :], s.own, s.gpu, s.host, p.shared)

@@ -62,7 +62,7 @@ class Stream:
 
     def _start(self, most):
         self.server = Remote(Server, self.name, ROWS, most, self.sizes.pool)
-        self.server.limit_s = 120
+        self.server.limit_s = 300
 
     def close(self, failed=None):
         self.server.__exit__(failed)
