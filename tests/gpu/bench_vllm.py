@@ -8,17 +8,19 @@ what the way keeps elsewhere, and at once again from the own cache; tokens and t
 have to be equal. There are more of them than the GPU tier holds, so that the first ones come from the
 host tier.
 
-Arrivals: eight streams decode while 16 prompts of 2048 tokens behind a template of 256 arrive at
+Arrivals: eight streams decode while 32 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each. Warm: requests behind eight shared prefixes of 2048 tokens,
-16 and 32 at once, with 16 to 48 tokens of output. Both in turns of A B C C B A: "off" is the engine with the connector while that does
-nothing, so that what saving costs is seen within one process. Changes are between the two ways of one
-turn, with a 95 % interval of their mean over the turns (bootstrap).
+16 and 32 at once, with 16 to 48 tokens of output. Overflow: the same, 16 at once, with a GPU tier of
+8 MiB. All in turns of A B C C B A: "off" is the engine with the connector while that does nothing, so
+that what saving costs is seen within one process. vLLM's offloading has turns of its own with "none",
+half as many. Changes are between the two ways of one turn, with a 95 % interval of their mean over the
+turns (bootstrap).
 
 Engines start side by side, each in a process of its own; one at a time is measured, the others are
 idle.
 
-    bench_vllm.py [--eager] [--hits] [--arrivals] [--warm] [--turns N] [--seconds N] [--wait FILE]
-                  [--ways A,B] [0.5B] [8B]
+    bench_vllm.py [--eager] [--hits] [--arrivals] [--warm] [--overflow] [--turns N] [--seconds N]
+                  [--wait FILE] [--ways A,B] [0.5B] [8B]
 
 No turn begins later than --seconds after the start. --wait: nothing is measured before that file is
 there. WAIVED without vLLM (0.20 to 0.33) or a GPU. $OUT: a folder for the figures as JSON.
@@ -35,10 +37,11 @@ import kit
 from kit import Daemon, Waived
 from vllm_engine import Setting
 
-BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT = 8, 256, 16, 2048, 0.1, 64
+BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT = 8, 256, 32, 2048, 0.1, 64
 SHARED, OWN, REQUESTS, AT_ONCE, WARM_OUTPUT = 8, 128, 128, (16, 32), 32
 LENGTHS, MADE, OVER = (4096, 7936), 8, 1.6  # OVER: of what the GPU tier holds
 MOST = 60  # prompts of a length
+OVERFLOW = 8 << 20  # bytes of the GPU tier
 TOKEN_BYTES = {"0.5B": 12288, "8B": 131072}
 POOL = {"0.5B": 4, "8B": 12}  # GiB of KV in the engine
 SLAB = {"0.5B": 0.5, "8B": 4}  # of which the slab takes so much
@@ -56,8 +59,10 @@ class Way:
     def __init__(self, name, way, eager):
         self.way, self.remote, self.why, self.daemon = way, None, None, None
         pool, slab = POOL[name], SLAB[name]
+        self.pool, self.usual = pool, int(slab * 2**30)
+        self.bytes = self.usual
         if way == "kvcached":
-            self.daemon = Daemon("--gpu-bytes", f"{int(slab * 1024)}M", "--host-bytes", f"{pool}G")
+            self.daemon = Daemon("--gpu-bytes", str(self.bytes), "--host-bytes", f"{pool}G")
             pool -= 0 if kit.REHEARSE else slab
         setting = Setting(
             name, None if way == "none" else way, self.daemon and self.daemon.socket, pool, eager)
@@ -86,6 +91,15 @@ class Way:
             self.why = why
             print(f"  {self.way}: {what[0]} failed\n{str(why)[-3000:]}", flush=True)
             return None
+
+    def tier(self, bytes_):
+        """The daemon with so much of a GPU tier; None: as it was. Nothing stays in it."""
+        if self.daemon is None or self.bytes == (bytes_ or self.usual):
+            return
+        self.bytes = bytes_ or self.usual
+        self.daemon.kill()
+        self.daemon.again("--gpu-bytes", str(self.bytes), "--host-bytes", f"{self.pool}G")
+        self.call("found_again")
 
     def states(self):
         return ("off", "kvcached") if self.way == "kvcached" else (self.way,)
@@ -224,14 +238,23 @@ def measure(name, ways, said, wanted, end, output):
     if "arrivals" in wanted:
         calls.append(("arrivals", ("arrivals", BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S,
                                    OUTPUT)))
+    warm = [("warm", n, SHARED, PROMPT, OWN, REQUESTS, n, WARM_OUTPUT) for n in AT_ONCE]
+    if "overflow" in wanted:
+        calls.append(("overflow", warm[0]))
     if "warm" in wanted:
-        calls += [(f"warm {n}", ("warm", n, SHARED, PROMPT, OWN, REQUESTS, n, WARM_OUTPUT))
-                  for n in AT_ONCE]
+        calls += [(f"warm {n}", call) for n, call in zip(AT_ONCE, warm)]
+    ours = [way for way in ways if way.way != "offloading"]
+    others = [way for way in ways if way.way != "kvcached"]
     for what, call in calls:
-        found = output[f"{name} {what}"] = turns(
-            f"{name} {what}", ways, said.turns, end, *call)
-        if any(found.values()):
-            kit.table(f"vLLM: {what}; {kit.machine()}", COLUMNS, turn_rows(name, what, found))
+        for way in ways:
+            way.tier(OVERFLOW if what == "overflow" else None)
+        for some, n in ((ours, said.turns), (others, (said.turns + 1) // 2)):
+            if len(some) == len(others) == 1 or (some is others and what == "overflow"):
+                continue
+            found = turns(f"{name} {what}", some, n, end, *call)
+            output[f"{name} {what} {[way.way for way in some]}"] = found
+            if any(found.values()):
+                kit.table(f"vLLM: {what}; {kit.machine()}", COLUMNS, turn_rows(name, what, found))
     for way in ways:
         counts = output[f"{name} {way.way} counts"] = way.call("counts")
         if counts:
@@ -241,7 +264,7 @@ def measure(name, ways, said, wanted, end, output):
 def main():
     kit.need_gpus()
     parser = argparse.ArgumentParser()
-    flags = ("hits", "arrivals", "warm")
+    flags = ("hits", "arrivals", "warm", "overflow")
     for flag in ("eager", *flags):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--turns", type=int, default=4)
@@ -253,12 +276,10 @@ def main():
     wanted = [w for w in flags if getattr(said, w)] or flags
     begin, output, ways = time.monotonic(), {}, {}
     try:
-        # "offloading" is compared with the smallest shape only: memory for all of them is short.
         for name in said.names:
             ways[name] = []
             for way in said.ways:
-                if way != "offloading" or name == "0.5B":
-                    ways[name].append(Way(name, way, said.eager))
+                ways[name].append(Way(name, way, said.eager))
         ready = {name: [way for way in some if way.ready()] for name, some in ways.items()}
         print(f"  started in {time.monotonic() - begin:.0f} s", flush=True)
         while said.wait and not os.path.exists(said.wait) and (

@@ -75,6 +75,19 @@ class Daemon:
             self.process.kill()
             raise
 
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def again(self, *arguments):
+        """Started once more, on the same socket."""
+        command = self.process.args[: self.process.args.index("off") + 1]
+        os.truncate(self.log, 0)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.wait_for("ready version")
+
     def text(self):
         with open(self.log, errors="replace") as f:
             return f.read()

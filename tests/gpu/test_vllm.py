@@ -15,7 +15,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 
@@ -36,19 +35,7 @@ def say(what, **figures):
 
 
 class Daemon(kit.Daemon):
-    """One that is killed, stopped and started again."""
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def again(self, *arguments):
-        command = self.process.args[: self.process.args.index("off") + 1]
-        os.truncate(self.log, 0)
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                [*command, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.wait_for("ready version")
+    """One that is stopped for a while, and asked."""
 
     def hang(self, seconds):
         self.process.send_signal(signal.SIGSTOP)

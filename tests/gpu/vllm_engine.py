@@ -351,6 +351,15 @@ class Engine:
             self._sides = ends[0]._scheduler, ends[1]._worker
         ends[0]._scheduler, ends[1]._worker = self._sides if on else (None, None)
 
+    def found_again(self):
+        """Until the connector uses a daemon that was started again."""
+        end = time.monotonic() + 20
+        tokens = self.tokens(512)
+        while self.one(tokens, 1, True)[2] == 0:
+            if time.monotonic() > end:
+                raise RuntimeError("no hits")
+            time.sleep(0.05)
+
     def settled(self):
         """Until what was saved can be had. No step is made for kvcached."""
         if self.setting.kind == "offloading":

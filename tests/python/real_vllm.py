@@ -368,6 +368,43 @@ class Served(support.Case):
             self.settled(daemon)
             self.assertEqual(second.serve("c", tokens), 320)
 
+    def test_preempted_and_resumed(self):
+        daemon = self.daemon()
+        with mock.patch.object(sys.modules[__name__], "BLOCKS", 24):
+            engine = self.engine(daemon)
+            for n in range(2):
+                engine.request(f"r{n}", [(i * 43 + n) % 900 for i in range(150)], 60)
+            while engine.scheduler.has_unfinished_requests():
+                engine.step()
+        self.assertEqual({r.num_output_tokens for r in engine.requests.values()}, {60})
+        self.assertGreater(sum(r.num_preemptions for r in engine.requests.values()), 0)
+        self.assertEqual(self.figures(daemon)["leases"], 0)
+        # What was preempted is found where it was saved.
+        self.assertGreater(engine.scheduler.connector._scheduler.counts["hit_requests"], 0)
+
+    def test_aborted_while_it_is_loaded(self):
+        from vllm.v1.request import RequestStatus
+
+        for tier in ("8M", "0"):
+            daemon = self.daemon("--gpu-bytes", tier)
+            first, second = self.engine(daemon), self.engine(daemon)
+            tokens = [(i * 47) % 900 for i in range(330)]
+            first.serve("a", tokens)
+            self.settled(daemon)
+            second.request("b", tokens, 8)
+            second.step()
+            second.scheduler.finish_requests("b", RequestStatus.FINISHED_ABORTED)
+            second.request("c", tokens[:40])
+
+            def over():
+                second.step()
+                return not second.scheduler.has_unfinished_requests() and (
+                    self.figures(daemon)["leases"] == 0)
+
+            support.until(over, "a lease stays")
+            self.assertTrue(second.scheduler.reset_prefix_cache())
+            self.assertEqual(second.serve("d", tokens), 320)
+
     def test_an_idle_engines_last_request_is_published(self):
         daemon = self.daemon()
         first, second = self.engine(daemon), self.engine(daemon)

@@ -2,7 +2,9 @@
 """How the vLLM connector names blocks, and its options."""
 
 import hashlib
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 from unittest import mock
@@ -17,6 +19,16 @@ from kvcache_client.vllm.connector import _hashing
 from kvcache_client.vllm.options import options_of
 
 VECTORS = ["a6b1a69b4c2da042", "64aa33b59f9f8bd8", "12a375dab6f98df3"]
+
+
+def pythons():
+    """This one, and the others that are installed."""
+    found = [sys.executable]
+    for minor in range(9, 15):
+        python = shutil.which(f"python3.{minor}")
+        if python and not subprocess.run([python, "-c", ""], capture_output=True).returncode:
+            found.append(python)
+    return found
 
 
 class Names(Case):
@@ -58,10 +70,11 @@ class Names(Case):
         code = ("import sys; sys.path[:0] = [sys.argv[1]]\n"
                 "from kvcache_client.vllm import chain\n"
                 "print(chain.link(chain.ROOT, [1, 2, 3, 4]).hex())")
-        for seed in ("0", "1"):
+        where = os.path.join(support.ROOT, "client", "python")
+        for python, seed in itertools.product(pythons(), ("0", "1")):
             said = subprocess.run(
-                [sys.executable, "-c", code, os.path.join(support.ROOT, "client", "python")],
-                env=dict(os.environ, PYTHONHASHSEED=seed), capture_output=True, text=True)
+                [python, "-c", code, where], env=dict(os.environ, PYTHONHASHSEED=seed),
+                capture_output=True, text=True)
             self.assertEqual(said.stdout.strip(), first.hex(), said.stderr)
 
     def test_different_extra_keys_give_different_hashes(self):
