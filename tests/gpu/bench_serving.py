@@ -8,7 +8,8 @@ tokens each; rounds for each way, in the order A B C D E, E D C B A, A B ... (pa
 rounds at most). The 8B shape computes a prompt in some 210 ms: at 100 ms they queue.
 
     none             nothing is kept but by the engine itself
-    kvcached         saved behind each step's forward pass, copy = worker
+    kvcached         saved behind each step's forward pass, copy = worker; the GPU tier overflows
+                     into the host tier
     kvcached daemon  the same, the daemon copies (where it can)
     packed           at the end of a prompt each layer is gathered, all are concatenated, each block
                      is cloned, and the engine waits for it
@@ -41,7 +42,10 @@ BACKGROUND, INCOMING, OUTPUT = 8, 32, 64
 TEMPLATE, PROMPT, HIT = 256, 2048, 4096
 HITS = 15
 WAYS = ("none", "kvcached", "kvcached daemon", "packed", "each")
-Arrived = collections.namedtuple("Arrived", "ttft gaps rate dropped saved new")
+Arrived = collections.namedtuple("Arrived", "ttft gaps rate dropped saved new between")
+# Bytes of the GPU tier, less than the prompts of a round have, and of the host tier: of the daemon,
+# which is there in every way, and of what the predecessor keeps.
+TIERS = {"0.5B": (512 << 20, 2 << 30), "8B": (4 << 30, 8 << 30), "tiny": (2 << 20, 64 << 20)}
 
 
 class Server:
@@ -62,12 +66,14 @@ class Server:
         if self.hook is not None:
             self.hook.close()
 
-    def use(self, way, socket=None):
+    def use(self, way, socket=None, tiers=(0, 0)):
         """Why it cannot be had, or None."""
         self.close()
         self.hook = self.engine.hook = None
         try:
-            self.hook = self.engine.hook = ways.make(way, self.engine, socket, self.name)
+            self.hook = self.engine.hook = ways.make(
+                way, self.engine, socket, self.name,
+                room=[b // self.engine.model.shape.block_bytes for b in tiers])
         except kit.Waived as why:
             return str(why)
         return None
@@ -78,7 +84,7 @@ class Server:
 
     def arrivals(self, interval, incoming=None):
         """TTFT of each prompt, gaps of the background (s), tokens a second, saves given up, bytes
-        saved and those of new blocks."""
+        saved, those of new blocks, and bytes moved between tiers."""
         template, keys = self._tokens(self.template), fresh_keys(self.template // 16)
         engine, hook = self.engine, self.engine.hook
         engine.hook = None
@@ -99,13 +105,13 @@ class Server:
             arriving.append(s)
         kit.sync(engine.torch)
         engine.hook = hook
-        before = hook.moved()[0] if hook else 0
+        before = hook.moved() if hook else (0, 0)
         gaps, tokens, seconds = engine.serve(background, arriving)
-        saved = hook.moved()[0] - before if hook else 0
+        after = hook.moved() if hook else (0, 0)
         new = sum((s.prompt - self.template) // engine.size for s in arriving)
         return Arrived([s.first - s.at for s in arriving], gaps, tokens / seconds,
-                       getattr(hook, "dropped", 0), saved,
-                       new * engine.model.shape.block_bytes)
+                       getattr(hook, "dropped", 0), after[0] - before[0],
+                       new * engine.model.shape.block_bytes, after[1] - before[1])
 
     def compute(self, seed, keys):
         """A prompt in an idle engine, from the beginning, saved if there is a hook. s."""
@@ -152,7 +158,7 @@ def arrivals(name, server, socket, some, said):
     """What arrived in each round, of each way that can be had."""
     usable, interval = [], said.interval / 1e3
     for way in some:  # find out which, and warm up
-        why = server.call("use", way, socket)
+        why = server.call("use", way, socket, TIERS[name])
         if why:
             print(f"  {why}")
             continue
@@ -164,7 +170,7 @@ def arrivals(name, server, socket, some, said):
         if time.monotonic() > said.until:
             print(f"  {way}, round {r}: not begun", flush=True)
             continue
-        server.call("use", way, socket)
+        server.call("use", way, socket, TIERS[name])
         ran = server.call("arrivals", interval)
         found[way].append(ran)
         gaps = {f"gap_p{p}": kit.quantile(ran.gaps, p / 100) for p in (50, 95, 99)}
@@ -172,7 +178,7 @@ def arrivals(name, server, socket, some, said):
             model=name, workload="arrivals", interval=interval, way=way, round=r,
             tokens_s=ran.rate, ttft_p50=kit.median(ran.ttft),
             ttft_p95=kit.quantile(ran.ttft, 0.95), **gaps, dropped=ran.dropped,
-            saved=ran.saved, new=ran.new)
+            saved=ran.saved, new=ran.new, between=ran.between)
     return {way: runs for way, runs in found.items() if runs}
 
 
@@ -190,7 +196,8 @@ def row(name, way, mine, base):
         beside(lambda r: [r.rate]),
         *(f"{kit.quantile(sum(gaps, []), q) * 1e3:.2f}" for q in (0.95, 0.99)),
         beside(lambda r: r.gaps, 0.99), sum(r.dropped for r in mine),
-        *(f"{sum(some) / 1e9:.2f}" for some in ([r.saved for r in mine], [r.new for r in mine])),
+        *(f"{sum(getattr(r, part) for r in mine) / 1e9:.2f}"
+          for part in ("saved", "new", "between")),
     ]
 
 
@@ -237,7 +244,9 @@ def main():
     rows, hit_rows = [], []
     for name in said.names:
         # The tier is part of the GPU's memory in every row: the daemon runs all the while.
-        with Daemon("--gpu-bytes", room, "--host-bytes", "0") as d:
+        gpu, host = map(str, TIERS[name])
+        with Daemon("--gpu-bytes", gpu, "--host-bytes", host) as d:
+            d.wait_for("memory is populated")
             with Remote(Server, name, sizes) as server:
                 found = arrivals(name, server, d.socket, said.ways, said)
         base = found.get(said.ways[0])
@@ -256,7 +265,8 @@ def main():
         f"prompts that arrive every {said.interval:g} ms beside {sizes[0]} decoding streams; "
         f"{kit.machine()}",
         ["model", "way", "rounds", "TTFT p50 ms", "change", "p95", "change", "token/s", "change",
-         "gap p95 ms", "p99", "change", "saves given up", "GB saved", "of new blocks"], rows)
+         "gap p95 ms", "p99", "change", "saves given up", "GB saved", "of new blocks",
+         "between tiers"], rows)
     if hit_rows:
         kit.table(
             f"TTFT of a hit, {sizes[4]} tokens, ms; {repeats} repeats",

@@ -24,7 +24,7 @@ def turn(ways, r):
     return some if r % 2 == 0 else some[::-1]
 
 
-def make(way, engine, socket, name, gpu=0, room=(448, 0), **how):
+def make(way, engine, socket, name, gpu=0, room=(0, 0), **how):
     """The hook of a way; Waived when it cannot be had. room: blocks that the predecessor's ways
     keep on the GPU and on the host; how: of Kvcached."""
     return {
