@@ -17,7 +17,8 @@ static const char *const type_names[] = {
     [FIELD_REAL] = "number",    [FIELD_ROWS] = "array",     [FIELD_NULLABLE] = "string or null",
 };
 
-void field_put_value(json_t *root, const char *path, json_t *value)
+/* Takes value. */
+static void put_value(json_t *root, const char *path, json_t *value)
 {
     const char *dot;
 
@@ -65,8 +66,7 @@ void field_put(json_t *root, const struct shape *shape, const void *values)
         const struct field *field = &shape->fields[i];
 
         if (field->offset != FIELD_APART)
-            field_put_value(root, field->path,
-                            value_of(field, (const char *)values + field->offset));
+            put_value(root, field->path, value_of(field, (const char *)values + field->offset));
     }
 }
 

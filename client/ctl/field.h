@@ -38,8 +38,6 @@ struct shape {
 
 /* Puts the fields that are in values into an object, and objects inside it. */
 void field_put(json_t *root, const struct shape *shape, const void *values);
-/* Puts one; takes value. */
-void field_put_value(json_t *root, const char *path, json_t *value);
 
 void field_print_help(const char *command, const struct shape *shape);
 

@@ -25,14 +25,9 @@ struct list_walk {
 bool list_may_see(const struct session *asks, const char *tenant);
 /* What a door does not let through is not there for who came through it. */
 bool list_may_name(const struct session *asks, const uint8_t digest[KVC_NAMESPACE_BYTES]);
-/* That, of the tenant of a part, and the part's namespace is not left out. */
-bool list_may_see_part(const struct list_walk *walk, uint32_t part);
 
 /* n bytes as 2 n hex digits. */
 void list_write_hex(const uint8_t *bytes, size_t n, char text[LIST_VALUE_BYTES]);
-/* The names that a part goes by: of its tenant, and the digest of its namespace. */
-void list_write_part(const struct api *api, uint32_t part, char tenant[LIST_VALUE_BYTES],
-                     char namespace_[LIST_VALUE_BYTES]);
 
 /* The row with the lowest id above `after` that the session may see; false: there is none. */
 bool list_next_extents(const struct session *asks, uint64_t after, struct row *row);

@@ -13,8 +13,9 @@ void list_write_hex(const uint8_t *bytes, size_t n, char text[LIST_VALUE_BYTES])
         snprintf(text + 2 * i, 3, "%02x", bytes[i]);
 }
 
-void list_write_part(const struct api *api, uint32_t part, char tenant[LIST_VALUE_BYTES],
-                     char namespace_[LIST_VALUE_BYTES])
+/* The names that a part goes by: of its tenant, and the digest of its namespace. */
+static void write_part(const struct api *api, uint32_t part, char tenant[LIST_VALUE_BYTES],
+                       char namespace_[LIST_VALUE_BYTES])
 {
     const struct table *table = store_table(api->store);
     const struct table_part *record = table_part(table, part);
@@ -24,7 +25,8 @@ void list_write_part(const struct api *api, uint32_t part, char tenant[LIST_VALU
                    namespace_);
 }
 
-bool list_may_see_part(const struct list_walk *walk, uint32_t part)
+/* Of the tenant of a part that the session may see, and the namespace is not left out. */
+static bool may_see_part(const struct list_walk *walk, uint32_t part)
 {
     const struct table *table = store_table(walk->asks->api->store);
     const struct table_part *record = table_part(table, part);
@@ -55,13 +57,13 @@ enum store_walk list_walk_blocks(struct list_walk *walk, struct row *row)
         found = store_walk_blocks(api->store, &walk->cursor, &walk->steps, &block);
         if (found != STORE_WALK_FOUND)
             return found;
-        if (!list_may_see_part(walk, block.part))
+        if (!may_see_part(walk, block.part))
             continue;
         list_write_hex(block.key, KVC_KEY_BYTES, t[0]);
         if (strncmp(t[0], walk->key_prefix, strlen(walk->key_prefix)) == 0)
             break;
     }
-    list_write_part(api, block.part, t[2], t[1]);
+    write_part(api, block.part, t[2], t[1]);
     TEXT(t[3], "%u", block.part);
     TEXT(t[4], "%s", place(&block));
     TEXT(t[5], "%s", !block.published ? "filling" : block.moving ? "moving" : "published");
@@ -94,11 +96,11 @@ enum store_walk list_walk_layouts(struct list_walk *walk, struct row *row)
         walk->steps--;
         walk->cursor++;
         part = table_part(table, i);
-        if (part->used != ROW_USED || !list_may_see_part(walk, i))
+        if (part->used != ROW_USED || !may_see_part(walk, i))
             continue;
         layout = table_layout(table, part->layout);
         TEXT(t[0], "%u", i);
-        list_write_part(api, i, t[2], t[1]);
+        write_part(api, i, t[2], t[1]);
         TEXT(t[3], "%s", table_namespace(table, part->namespace_)->name);
         TEXT(t[4], "%s", part->rule < 3 ? rules[part->rule] : "");
         TEXT(t[5], "%u", part->window);
@@ -125,7 +127,7 @@ enum store_walk list_walk_leases(struct list_walk *walk, struct row *row)
         if (found != STORE_WALK_FOUND)
             return found;
         s = owner_user(lease.owner);
-    } while (s == NULL || !list_may_see_part(walk, lease.part));
+    } while (s == NULL || !may_see_part(walk, lease.part));
     TEXT(t[0], "%" PRIu64, lease.lease);
     TEXT(t[1], "%" PRIu64, owner_id(lease.owner));
     TEXT(t[2], "%d", (int)process_pid(s->process));

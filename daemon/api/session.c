@@ -56,7 +56,8 @@ const struct access_door *session_door(const struct session *s)
     return &s->api->access.doors[s->door];
 }
 
-void session_retry_doors(struct api *api)
+/* Descriptors were closed: doors that have none try again. */
+static void retry_doors(struct api *api)
 {
     for (uint32_t i = 0; i < api->access.n_doors; i++)
         if (api->doors[i].listener != NULL)
@@ -90,7 +91,7 @@ void session_free(struct session *s)
     process_close(s->process);
     list_remove(&s->link);
     mem_free(s);
-    session_retry_doors(api);
+    retry_doors(api);
 }
 
 void session_gone(struct gone_process *process)
@@ -132,7 +133,7 @@ static void connection_ended(void *arg)
     memory_forget_session(s);
     if (process_is_gone(s->process))
         process_and_connection_ended(s);
-    session_retry_doors(api);
+    retry_doors(api);
 }
 
 /* What the process had sent before it ended counts, so the socket is read to its end first. */

@@ -103,8 +103,6 @@ struct session {
 void session_accept(void *door, int sock);
 /* Whether it is as access would have it now: else it is cut. */
 void session_judge(struct session *session);
-/* Descriptors were closed: doors that have none try again. */
-void session_retry_doors(struct api *api);
 /* Frees a session whose connection is over and whose owner, if any, is freed. */
 void session_free(struct session *session);
 /* The process of a session can write no more: what it owes is free. */

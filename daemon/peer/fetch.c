@@ -32,7 +32,7 @@ void fetch_set_state(struct fetch *f, enum fetch_state state)
 
 /* Ends. */
 
-void fetch_free_round(struct fetch *f)
+static void free_round(struct fetch *f)
 {
     mem_free(f->chunks);
     mem_free(f->cells);
@@ -46,7 +46,7 @@ void fetch_free_round(struct fetch *f)
 
 void fetch_free(struct fetch *f)
 {
-    fetch_free_round(f);
+    free_round(f);
     list_remove(&f->link);
     f->peers->n_fetches--;
     mem_free(f->offers);
@@ -108,7 +108,7 @@ void fetch_go_on(struct fetch *f)
     bool lost = f->lost;
 
     fetch_release_all(f);
-    fetch_free_round(f);
+    free_round(f);
     if (f->fetched == NULL || now >= f->deadline_us || f->peers->stopping ||
         look(f, false, &result) != KVC_OK || result.count >= f->n_keys) {
         over(f);

@@ -108,7 +108,6 @@ static inline bool fetch_is_full(const struct fetch *f, uint32_t part)
 void fetch_set_state(struct fetch *fetch, enum fetch_state state);
 /* After a round: another one, or the end, which frees it. */
 void fetch_go_on(struct fetch *fetch);
-void fetch_free_round(struct fetch *fetch);
 void fetch_free(struct fetch *fetch);
 
 /* fetch_ask.c: asks every peer that has not failed; false: there is none. */

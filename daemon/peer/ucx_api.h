@@ -70,7 +70,5 @@ struct ucx_rkey {
 };
 
 kvc_status ucx_status(ucs_status_t status);
-/* An operation has completed, perhaps at once; its done is called later. */
-void ucx_complete(struct ucx_op *op, kvc_status status);
 
 #endif

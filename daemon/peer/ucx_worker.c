@@ -22,7 +22,7 @@
 
 /* Completion. */
 
-void ucx_complete(struct ucx_op *op, kvc_status status)
+static void complete(struct ucx_op *op, kvc_status status)
 {
     op->status = status;
     list_push_back(&op->endpoint->worker->completed, &op->link);
@@ -40,9 +40,9 @@ static void begin(struct ucx_endpoint *endpoint, struct ucx_op *op)
 static void begun(struct ucx_op *op, ucs_status_ptr_t request)
 {
     if (UCS_PTR_IS_ERR(request))
-        ucx_complete(op, ucx_status(UCS_PTR_STATUS(request)));
+        complete(op, ucx_status(UCS_PTR_STATUS(request)));
     else if (request == NULL)
-        ucx_complete(op, KVC_OK);
+        complete(op, KVC_OK);
 }
 
 static void sent_cb(void *request, ucs_status_t status, void *arg)
@@ -50,7 +50,7 @@ static void sent_cb(void *request, ucs_status_t status, void *arg)
     struct ucx_op *op = arg;
 
     op->endpoint->worker->ucx->ucp_request_free(request);
-    ucx_complete(op, ucx_status(status));
+    complete(op, ucx_status(status));
 }
 
 static void received_cb(void *request, ucs_status_t status, size_t length, void *arg)
@@ -84,7 +84,7 @@ static bool may_begin(struct ucx_endpoint *endpoint, struct ucx_op *op)
     begin(endpoint, op);
     if (endpoint->state == UCX_OPEN && !fault_fires("ucx.op"))
         return true;
-    ucx_complete(op, KVC_E_PEER);
+    complete(op, KVC_E_PEER);
     return false;
 }
 
@@ -156,7 +156,7 @@ static ucs_status_t message_cb(void *arg, const void *header, size_t header_len,
         return UCS_OK; /* whoever sends it is told that it is over */
     if (!(param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
         memcpy(to, data, len);
-        ucx_complete(op, KVC_OK);
+        complete(op, KVC_OK);
         return UCS_OK;
     }
     receive = param_of(op, NULL);

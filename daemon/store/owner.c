@@ -40,11 +40,6 @@ void *owner_user(const struct owner *owner)
     return owner->user;
 }
 
-void owner_set_user(struct owner *owner, void *user)
-{
-    owner->user = user;
-}
-
 uint32_t owner_tenant(const struct owner *owner)
 {
     return owner->identity.tenant;

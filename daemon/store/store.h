@@ -200,7 +200,6 @@ kvc_status store_owner_near(struct owner *owner, uint32_t first, uint32_t n);
 uint64_t store_owner_gate(const struct owner *owner, uint32_t gate);
 int owner_page_fd(const struct owner *owner);           /* -1: none; stays the store's */
 void *owner_user(const struct owner *owner);
-void owner_set_user(struct owner *owner, void *user);
 uint32_t owner_tenant(const struct owner *owner);
 
 /*

@@ -165,11 +165,6 @@ kvc_status region_add(struct region *region, int fd, uint64_t bytes, uint64_t of
     return KVC_OK;
 }
 
-uint32_t region_pieces(const struct region *region)
-{
-    return region->n_mapped;
-}
-
 static const struct region_slice *end_of(const struct region *region)
 {
     return region->places + region->layout.n_slices;

@@ -45,7 +45,6 @@ kvc_status region_create(const struct region_shape *shape, struct region **regio
  */
 kvc_status region_add(struct region *region, int fd, uint64_t bytes, uint64_t offset,
                       struct region_refusal *why);
-uint32_t region_pieces(const struct region *region); /* so far */
 
 /*
  * Memory of a GPU instead: from here on the region is a loan of that GPU's, whose errands it is

@@ -12,11 +12,10 @@
 #include "tests/lib/wait.h"
 
 // Keys of the victim.
-#define OLD    100u // published before
-#define N_OLD  4u
-#define NEW    1000u // what it saves when it is killed
-#define N_NEW  150u  // three chunks: 64, 64, 22
-#define IN_ALL UINT32_MAX
+#define OLD   100u // published before
+#define N_OLD 4u
+#define NEW   1000u // what it saves when it is killed
+#define N_NEW 150u  // three chunks: 64, 64, 22
 
 static void lend(struct scene *s)
 {

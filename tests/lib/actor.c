@@ -74,12 +74,6 @@ void actor_continue(const struct actor *a)
     ck_assert_int_eq(kill(a->pid, SIGCONT), 0);
 }
 
-void actor_freeze(const struct actor *a)
-{
-    ck_assert_int_eq(kill(a->pid, SIGSTOP), 0);
-    actor_until_stop(a);
-}
-
 static void forget(struct actor *a)
 {
     munmap(a->told, sizeof(*a->told));

@@ -47,8 +47,6 @@ void actor_stop(void);
 // Waits until it has stopped; fails the test when it ended instead.
 void actor_until_stop(const struct actor *a);
 void actor_continue(const struct actor *a);
-// SIGSTOP from outside, wherever it is.
-void actor_freeze(const struct actor *a);
 
 // Waits until it has ended with status 0.
 void actor_end(struct actor *a);

@@ -58,11 +58,6 @@ struct member *crew_hire(const char *name)
     return m;
 }
 
-pid_t crew_pid(const struct member *m)
-{
-    return m->pid;
-}
-
 static void tell(const struct member *m, struct order *order)
 {
     ck_assert_msg(send(m->sock, order, sizeof(*order), MSG_NOSIGNAL) == (ssize_t)sizeof(*order),

@@ -24,7 +24,6 @@ struct member;
 typedef void crew_fn(void *arg);
 
 struct member *crew_hire(const char *name);
-pid_t crew_pid(const struct member *m);
 
 void crew_start_sized(struct member *m, crew_fn *fn, void *arg, size_t size);
 // Waits until what was started has returned.

@@ -289,7 +289,6 @@ void model_key(uint32_t key, uint8_t bytes[KVC_KEY_BYTES]);
 uint32_t model_part_of(const struct model *m, uint32_t id); /* the model's number */
 
 /* model_memory.c: bytes, and who copies them between tiers. */
-void model_write(struct model *m, const struct model_place *place);
 void model_spoil(struct model *m, const struct model_place *place);
 /* The same for a range of slices, and the sum of their checksums. */
 void model_write_slices(struct model *m, const struct model_place *place, uint32_t first,

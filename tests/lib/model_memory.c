@@ -60,11 +60,6 @@ static uint32_t count(const struct pack_layout *layout, uint32_t n_slices)
     return n_slices ? n_slices : layout->n_slices;
 }
 
-void model_write(struct model *m, const struct model_place *place)
-{
-    model_write_slices(m, place, 0, m->parts[place->part].layout.n_slices);
-}
-
 void model_write_slices(struct model *m, const struct model_place *place, uint32_t first,
                         uint32_t n)
 {

@@ -9,7 +9,6 @@
 #define WHY_VERSION "wrong version"
 #define WHY_LENGTH  "length differs from the packet's"
 #define WHY_LONG    "longer than a packet may be"
-#define WHY_LOST    "descriptors were lost"
 #define WHY_MANY    "more descriptors than a packet may have"
 #define WHY_COUNT   "number of descriptors differs from the header's"
 

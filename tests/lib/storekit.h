@@ -114,10 +114,8 @@ struct kit_load {
 
 /*
  * Who copies in saves and loads that are opened from now on: the worker, which proves it by a word,
- * or the daemon itself. All helpers do what it takes. It is as check_copies_by_daemon() says, until
- * a test says otherwise.
+ * or the daemon itself, as check_copies_by_daemon() says. All helpers do what it takes.
  */
-void kit_copies_by(bool daemon);
 bool kit_daemon_copies(void);
 /* A copy of the daemon has ended: well, or not. */
 void kit_tell(struct kit *kit, const struct kit_save *save, uint32_t chunk, kvc_status status);

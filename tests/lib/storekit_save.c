@@ -8,16 +8,9 @@
 #include "kernels/pack.h"
 #include "tests/lib/check_main.h"
 
-static enum { AS_IS_RUN, BY_WORKER, BY_DAEMON } way;
-
-void kit_copies_by(bool daemon)
-{
-    way = daemon ? BY_DAEMON : BY_WORKER;
-}
-
 bool kit_daemon_copies(void)
 {
-    return way == AS_IS_RUN ? check_copies_by_daemon() : way == BY_DAEMON;
+    return check_copies_by_daemon();
 }
 
 struct kit_copy *kit_take_copy(struct kit *kit)
