@@ -4,6 +4,7 @@
 #include "daemon/peer/ucx.h"
 
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,14 +36,22 @@ kvc_status ucx_status(ucs_status_t status)
 
 static bool find_all(struct ucx *ucx, char why[UCX_WHY_MAX])
 {
-#define UCX_FIND(name)                                                                             \
-    *(void **)&ucx->name = dlsym(ucx->library, #name);                                             \
-    if (ucx->name == NULL) {                                                                       \
-        snprintf(why, UCX_WHY_MAX, "libucp has no %s", #name);                                     \
-        return false;                                                                              \
+#define UCX_ROW(name) {#name, offsetof(struct ucx, name)},
+    static const struct {
+        const char *name;
+        size_t offset; /* of its pointer */
+    } functions[] = {UCX_FUNCTIONS(UCX_ROW)};
+#undef UCX_ROW
+
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        void *const found = dlsym(ucx->library, functions[i].name);
+
+        if (found == NULL) {
+            snprintf(why, UCX_WHY_MAX, "libucp has no %s", functions[i].name);
+            return false;
+        }
+        memcpy((char *)ucx + functions[i].offset, &found, sizeof(found));
     }
-    UCX_FUNCTIONS(UCX_FIND)
-#undef UCX_FIND
     return true;
 }
 
@@ -86,10 +95,11 @@ static bool allows_maps(const char *transports)
 static void look_for_gpus(struct ucx *ucx)
 {
     ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    const char *const transports = getenv("UCX_TLS"); /* NULL: all */
 
     ucx->gpus = ucx->ucp_context_query(ucx->context, &attr) == UCS_OK &&
                 (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
-    ucx->maps_gpus = ucx->gpus && allows_maps(getenv("UCX_TLS"));
+    ucx->maps_gpus = ucx->gpus && (transports == NULL || allows_maps(transports));
 }
 
 static kvc_status start(struct ucx *ucx, char why[UCX_WHY_MAX])
