@@ -8,6 +8,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/store/admission.h"
 #include "daemon/store/lease.h"
 #include "daemon/store/load.h"
 #include "daemon/store/proof.h"
@@ -177,6 +178,7 @@ kvc_status store_owner_open(struct store *store, const struct owner_identity *id
     owner->store = store;
     owner->identity = *identity;
     owner->user = user;
+    list_init(&owner->leaving);
     list_init(&owner->saves);
     list_init(&owner->leases);
     list_init(&owner->loads);
@@ -217,44 +219,86 @@ void owner_settle(struct owner *owner)
         list_move_back(&owner->store->freed, &owner->link);
 }
 
-static void end_saves(struct owner *owner)
+static void end_save(struct store *store, struct save *save)
+{
+    switch (save->phase) {
+    case SAVE_ADMITTING:
+        if (save->status == KVC_OK)
+            save_fail(store, save, KVC_E_CANCELLED);
+        save_free(save);
+        break;
+    case SAVE_COPYING:
+        save_fail(store, save, KVC_E_CANCELLED);
+        break;
+    case SAVE_ABORTED:
+        break;
+    case SAVE_OVER: /* nobody is there to be told */
+        save_free(save);
+        break;
+    }
+}
+
+/* Each once, while any blocks may be dropped. false: some are left. */
+static bool end_saves(struct owner *owner, uint32_t *drops)
 {
     struct save *save, *after;
 
     list_for_each_safe(save, after, &owner->saves, link) {
-        switch (save->phase) {
-        case SAVE_ADMITTING:
-            if (save->status == KVC_OK)
-                save_fail(owner->store, save, KVC_E_CANCELLED);
-            save_free(save);
-            break;
-        case SAVE_COPYING:
-            save_fail(owner->store, save, KVC_E_CANCELLED);
-            break;
-        case SAVE_ABORTED:
-            break;
-        case SAVE_OVER: /* nobody is there to be told */
-            save_free(save);
-            break;
-        }
+        const uint32_t blocks =
+            save->phase == SAVE_ADMITTING ? save->admission->n_keys : save->n_slots;
+
+        if (save->phase == SAVE_ABORTED)
+            continue;
+        if (*drops == 0)
+            return false;
+        *drops -= blocks < *drops ? blocks : *drops;
+        end_save(owner->store, save);
     }
+    return true;
 }
 
 void store_owner_end(struct store *store, struct owner *owner)
 {
+    uint32_t drops = OWNER_DROPS;
+
     assert(!owner->ended);
     proof_look(owner);
     owner->ended = true;
     table_session(store->table, owner->session)->ended = 1;
-    end_saves(owner);
+    if (!end_saves(owner, &drops))
+        list_push_back(&store->leaving, &owner->leaving);
     lease_end_all(owner);
     owner_settle(owner);
     store_settle(store);
 }
 
+void owner_tick(struct store *store)
+{
+    uint32_t drops = OWNER_DROPS;
+    struct owner *owner;
+
+    while (drops > 0 && (owner = list_first(&store->leaving, struct owner, leaving))) {
+        if (!end_saves(owner, &drops))
+            break;
+        list_remove(&owner->leaving);
+        owner_settle(owner);
+    }
+}
+
+/* Those that words are waited for, of which there are no more than a page has. */
+static void end_copies(struct store *store, struct owner *owner)
+{
+    struct save *save, *after;
+
+    list_for_each_safe(save, after, &owner->saves, link)
+        if (save->phase == SAVE_COPYING && !save->by_daemon)
+            save_fail(store, save, KVC_E_CANCELLED);
+}
+
 void store_owner_gone(struct store *store, struct owner *owner)
 {
     assert(owner->ended);
+    end_copies(store, owner);
     proof_waive(owner);
     owner_settle(owner);
     store_settle(store);
@@ -263,12 +307,8 @@ void store_owner_gone(struct store *store, struct owner *owner)
 /* Everything that a connected session had enqueued has finished: what is not proved never will. */
 static void drain_own(struct store *store, struct owner *owner)
 {
-    struct save *save, *after;
-
     proof_look(owner);
-    list_for_each_safe(save, after, &owner->saves, link)
-        if (save->phase == SAVE_COPYING && !save->by_daemon)
-            save_fail(store, save, KVC_E_CANCELLED);
+    end_copies(store, owner);
     proof_waive(owner);
 }
 
@@ -312,5 +352,6 @@ void owner_destroy(struct owner *owner)
     store->sessions_of[owner->identity.tenant]--;
     table_remove_session(store->table, owner->session);
     list_remove(&owner->link);
+    list_remove(&owner->leaving);
     free_memory(owner);
 }

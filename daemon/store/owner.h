@@ -10,21 +10,22 @@
 
 struct owner {
     struct store *store;
-    struct list link; /* store::owners or store::freed */
+    struct list link;    /* store::owners or store::freed */
+    struct list leaving; /* store::leaving: it has ended, and some of its saves have not */
     uint64_t id;
     uint8_t secret[KVC_SECRET_BYTES];
     struct owner_identity identity;
     uint32_t session; /* in the table */
     bool ended;
     void *user;
-    struct page *page;            /* NULL: none */
+    struct page *page; /* NULL: none */
     /* A bit an extent. */
     uint64_t *mapped[TIER_COUNT]; /* it may be told locations there */
     uint64_t *held[TIER_COUNT];   /* it may have mapped it, acknowledged or not */
     uint64_t *told[TIER_COUNT];   /* of held: it is to unmap it */
     uint64_t *untold[TIER_COUNT]; /* of told: the notice is due */
-    uint64_t *near;               /* of the gpu tier: on its own GPU; NULL: it makes no difference */
-    uint64_t *near_mapped;        /* of them: mapped */
+    uint64_t *near;        /* of the gpu tier: on its own GPU; NULL: it makes no difference */
+    uint64_t *near_mapped; /* of them: mapped */
     uint32_t n_told;
     bool withdrawn, granted; /* notices are due */
     bool overdue;            /* it was told long ago and has not answered */
@@ -49,6 +50,11 @@ uint32_t part_needed(const struct store *store, uint32_t part);
  */
 kvc_status owner_check_part(const struct owner *owner, uint32_t part, uint32_t epoch,
                             const char *list, uint32_t i, struct refusal *why);
+
+/* Blocks of saves that are dropped in a turn when their owners have ended. */
+#define OWNER_DROPS 2048u
+/* The next turn of what they have left. */
+void owner_tick(struct store *store);
 
 /* Moves an ended owner that owes nothing to those that are to be freed. */
 void owner_settle(struct owner *owner);

@@ -259,7 +259,7 @@ void store_chunk_copied(struct store *store, struct save *save, uint32_t chunk,
 
 bool store_save_goes_on(const struct save *save)
 {
-    return save->phase == SAVE_COPYING;
+    return save->phase == SAVE_COPYING && !save->owner->ended;
 }
 
 bool save_is_in(const struct save *save, const uint64_t *namespaces)

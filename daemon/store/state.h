@@ -79,11 +79,12 @@ struct store {
     uint32_t *family_next; /* by part: the next of its family, in a ring; itself: it is alone */
 
     struct list owners, freed; /* freed: owe nothing, owner_free is due */
+    struct list leaving;       /* have ended, before all their saves */
     struct handles sessions, leases;
     uint32_t sessions_of[TABLE_TENANTS];
     struct expiry lease_ends;
-    struct list ending; /* leases whose blocks are not all released, oldest end first */
-    uint32_t releases;  /* blocks that may be released until the next tick */
+    struct list ending;  /* leases whose blocks are not all released, oldest end first */
+    uint32_t releases;   /* blocks that may be released until the next tick */
     struct handles pins; /* by block */
     struct expiry pin_ends;
     uint64_t pinned_bytes;

@@ -127,6 +127,7 @@ kvc_status store_create(const struct store_config *config, struct store **ret)
     store->releases = LEASE_RELEASES;
     list_init(&store->owners);
     list_init(&store->freed);
+    list_init(&store->leaving);
     list_init(&store->saves);
     list_init(&store->ended);
     list_init(&store->reports);
@@ -233,6 +234,7 @@ void store_tick(struct store *store)
     lease_tick(store, now);
     pin_tick(store, now);
     flush_tick(store);
+    owner_tick(store);
     if (is_pause_over(store, now)) {
         store->moves_paused = 0;
         room_all_changed(store);
@@ -249,7 +251,8 @@ uint64_t store_next_wake(const struct store *store)
         lease_next_wake(store), pin_next_wake(store),
         claim_next_wake(store), store->moves_paused ? store->moves_paused : UINT64_MAX};
 
-    if (event_is_due(store) || !list_empty(&store->unbalanced) || store->stale > 0)
+    if (event_is_due(store) || !list_empty(&store->unbalanced) || store->stale > 0 ||
+        !list_empty(&store->leaving))
         return 0;
     for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++)
         wake = due[i] < wake ? due[i] : wake;

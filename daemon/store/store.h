@@ -71,7 +71,7 @@ enum store_event_kind {
 struct store_event {
     enum store_event_kind kind;
     uint32_t part;
-    enum tier_kind tier;   /* this and key: of the first two */
+    enum tier_kind tier; /* this and key: of the first two */
     const uint8_t *key;
     const uint8_t *parent; /* STORED by a save: the key before it, where it came with it, or NULL */
 };
@@ -97,8 +97,8 @@ struct store_events {
     void (*extents)(void *ctx, struct owner *owner, const uint32_t *withdrawn, uint32_t n,
                     bool granted);
     /*
-     * A key of a part is found by lookups from now on, or no longer. NULL is fine. Unlike the others
-     * it comes from inside calls, and must not call the store.
+     * A key of a part is found by lookups from now on, or no longer. NULL is fine. Unlike the
+     * others it comes from inside calls, and must not call the store.
      */
     void (*block)(void *ctx, uint32_t part, const uint8_t *key, bool here);
     /* The same of each tier. The first block of a run comes first. */
@@ -198,7 +198,7 @@ const uint8_t *owner_secret(const struct owner *owner); /* KVC_SECRET_BYTES */
 kvc_status store_owner_near(struct owner *owner, uint32_t first, uint32_t n);
 /* What gate i of its completion page has, which it must have; acquires. */
 uint64_t store_owner_gate(const struct owner *owner, uint32_t gate);
-int owner_page_fd(const struct owner *owner);           /* -1: none; stays the store's */
+int owner_page_fd(const struct owner *owner); /* -1: none; stays the store's */
 void *owner_user(const struct owner *owner);
 uint32_t owner_tenant(const struct owner *owner);
 
@@ -277,7 +277,7 @@ struct store_lookup {
     uint32_t offset;
     uint32_t lease_ms; /* 0: default */
     bool probe;
-    bool more; /* keys will be appended: holds what every full part has, also behind the prefix */
+    bool more;  /* keys will be appended: holds what every full part has, also behind the prefix */
     bool quiet; /* the daemon's own: counts as no hit and no miss */
     const struct store_lookup_part *parts; /* the same number of keys in each */
     uint32_t n_parts;
@@ -522,7 +522,7 @@ struct store_namespace_usage {
     /* Of its family: what all its namespaces use, and may use before they give room first. */
     uint64_t family[TIER_COUNT], share[TIER_COUNT];
     uint64_t hits[TIER_COUNT]; /* as those of store_stats */
-    uint64_t leased; /* blocks */
+    uint64_t leased;           /* blocks */
     struct store_quota quota;
 };
 /* Of a namespace of the table, by its index. */
@@ -548,13 +548,13 @@ bool store_next_quarantine(const struct store *store, uint64_t after,
 struct store_stats {
     struct slots_count tier[TIER_COUNT];
     uint64_t hits[TIER_COUNT], bytes_saved[TIER_COUNT], bytes_loaded[TIER_COUNT];
-    uint64_t forgotten_hits[TIER_COUNT]; /* of forgotten namespaces that were not told apart */
-    uint64_t tier_evictions[TIER_COUNT]; /* for whatever reason: these two, or to make room */
+    uint64_t forgotten_hits[TIER_COUNT];      /* of forgotten namespaces that were not told apart */
+    uint64_t tier_evictions[TIER_COUNT];      /* for whatever reason: these two, or to make room */
     uint64_t clean_evictions[TIER_COUNT];     /* of copies; another tier still has the block */
     uint64_t dependent_evictions[TIER_COUNT]; /* with another, without which they are of no use */
-    uint64_t blocks; /* published */
+    uint64_t blocks;                          /* published */
     uint64_t owners, leases, open_loads, filling_slots, quarantined_slots, pinned_blocks;
-    uint64_t moving_blocks; /* now, between tiers */
+    uint64_t moving_blocks;   /* now, between tiers */
     uint64_t limited_lookups; /* that a quota of leases has cut */
     /* Of bytes_saved and bytes_loaded: by owners without a user, which are the daemon's own. */
     uint64_t own_bytes_saved[TIER_COUNT], own_bytes_loaded[TIER_COUNT];

@@ -1,5 +1,6 @@
 /* Publication on proof, which are the worker's words, or the daemon's own copies. */
 #include "daemon/base/clock.h"
+#include "daemon/store/owner.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
@@ -155,6 +156,71 @@ START_TEST(proofs_are_taken_by_turns)
 }
 END_TEST
 
+/* Of one that is killed while all of its saves are under way nobody waits for all of them. */
+START_TEST(saves_of_a_session_that_has_ended_are_dropped_by_turns)
+{
+    static struct kit_save saves[6];
+    struct kit_owner *worker;
+    uint64_t filling = 6 * KVC_KEYS_MAX;
+    uint32_t turns = 1;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 8192, .slot_bytes = 4096});
+    worker = kit_worker(&kit);
+    for (uint32_t i = 0; i < 6; i++)
+        kit_save(&kit, worker, i * KVC_KEYS_MAX, KVC_KEYS_MAX, &saves[i]);
+    ck_assert_uint_eq(kit_stats(&kit).filling_slots, filling);
+    store_owner_end(kit.store, worker->owner);
+    for (;; turns++) {
+        ck_assert_uint_lt(kit_stats(&kit).filling_slots, filling);
+        ck_assert_uint_ge(kit_stats(&kit).filling_slots + OWNER_DROPS + KVC_KEYS_MAX, filling);
+        filling = kit_stats(&kit).filling_slots;
+        ck_assert_uint_eq(kit_stats(&kit).quarantined_slots, 6 * KVC_KEYS_MAX - filling);
+        kit_check(&kit);
+        if (filling == 0)
+            break;
+        ck_assert_uint_eq(store_next_wake(kit.store), 0);
+        store_tick(kit.store);
+    }
+    ck_assert_uint_ge(turns, 3);
+    ck_assert_uint_eq(kit_stats(&kit).published_blocks, 0);
+    store_owner_gone(kit.store, worker->owner);
+    kit_end_copies(&kit);
+    kit_tick(&kit);
+    ck_assert(worker->freed);
+    worker->owner = NULL;
+    kit_close(&kit);
+}
+END_TEST
+
+/* What is known of its process meanwhile counts as before: words that arrive, and that none will.
+ */
+START_TEST(a_session_that_has_gone_before_its_saves_are_dropped)
+{
+    static struct kit_save saves[4];
+    struct kit_owner *worker, *other;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 8192, .slot_bytes = 4096});
+    worker = kit_worker(&kit);
+    other = kit_worker(&kit);
+    for (uint32_t i = 0; i < 4; i++)
+        kit_save(&kit, worker, i * KVC_KEYS_MAX, KVC_KEYS_MAX, &saves[i]);
+    store_owner_end(kit.store, worker->owner);
+    ck_assert_uint_gt(kit_stats(&kit).filling_slots, 0);
+    ck_assert_uint_eq(kit_probe(&kit, other, 0, 4), 0);
+    store_owner_gone(kit.store, worker->owner);
+    kit_check(&kit);
+    kit_end_copies(&kit);
+    while (store_next_wake(kit.store) == 0)
+        store_tick(kit.store);
+    ck_assert(worker->freed);
+    worker->owner = NULL;
+    ck_assert_uint_eq(kit_stats(&kit).filling_slots, 0);
+    ck_assert_uint_eq(kit_stats(&kit).quarantined_slots, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(proof_is_taken_when_the_session_ends)
 {
     struct kit_owner *worker = kit_open_chunks(&kit, 512, &save), *second = kit_worker(&kit);
@@ -226,6 +292,8 @@ CHECK_MAIN_LOOPS("store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 0,
                  {S13_a_nudge_publishes_at_once, 0, 0},
                  {S12_who_looks_up_sees_what_is_complete, 0, 1},
                  {proof_time_that_is_made_shorter, 0, 0}, {proofs_are_taken_by_turns, 0, 0},
+                 {saves_of_a_session_that_has_ended_are_dropped_by_turns, 0, 0, CHECK_BOTH_WAYS},
+                 {a_session_that_has_gone_before_its_saves_are_dropped, 0, 0, CHECK_BOTH_WAYS},
                  {proof_is_taken_when_the_session_ends, 0, 0},
                  {proof_session_ends_while_its_save_waits_for_room, 0, 0},
                  {proof_wakes_each_ms_and_old_words_each_100_ms, 0, 0})
