@@ -223,6 +223,20 @@ def turn_rows(name, what, found):
 COLUMNS = ["model", "workload", "way", "turns", "TTFT p50 ms", "p95", "token/s", "gap p95 ms", "p99"]
 
 
+def workloads(ways, wanted):
+    """[(what, the ways that take turns, its share of the time, the call)]."""
+    ours = [way for way in ways if way.way != "offloading"]
+    others = [way for way in ways if way.way != "kvcached"]
+    warm = [("warm", n, SHARED, PROMPT, OWN, REQUESTS, n, WARM_OUTPUT) for n in AT_ONCE]
+    calls = [("arrivals", ("arrivals", BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT)),
+             ("overflow", warm[0]), *((f"warm {n}", call) for n, call in zip(AT_ONCE, warm))]
+    found = [(what, ours, 4 if what == "arrivals" else 2, call)
+             for what, call in calls if what.split()[0] in wanted]
+    if len(others) > 1:
+        found += [(what, others, 1, call) for what, _, _, call in found if what != "overflow"]
+    return found
+
+
 def measure(name, ways, said, wanted, end, output):
     for way in ways:
         output[f"{name} {way.way}"] = way.call("about")
@@ -234,27 +248,21 @@ def measure(name, ways, said, wanted, end, output):
                 f"vLLM: ms to the first token; {kit.machine()}",
                 ["model", "way", "from", "tokens", "prompts", "computed", "own prefix cache",
                  "loaded", "over own", "equal"], rows)
-    calls = []
-    if "arrivals" in wanted:
-        calls.append(("arrivals", ("arrivals", BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S,
-                                   OUTPUT)))
-    warm = [("warm", n, SHARED, PROMPT, OWN, REQUESTS, n, WARM_OUTPUT) for n in AT_ONCE]
-    if "overflow" in wanted:
-        calls.append(("overflow", warm[0]))
-    if "warm" in wanted:
-        calls += [(f"warm {n}", call) for n, call in zip(AT_ONCE, warm)]
-    ours = [way for way in ways if way.way != "offloading"]
-    others = [way for way in ways if way.way != "kvcached"]
-    for what, call in calls:
-        for way in ways:
+    left = workloads(ways, wanted)
+    while left:
+        what, some, share, call = left.pop(0)
+        now = time.monotonic()
+        if now > end:
+            print(f"  {name}, {what}: no time is left", flush=True)
+            continue
+        for way in some:
             way.tier(OVERFLOW if what == "overflow" else None)
-        for some, n in ((ours, said.turns), (others, (said.turns + 1) // 2)):
-            if len(some) == len(others) == 1 or (some is others and what == "overflow"):
-                continue
-            found = turns(f"{name} {what}", some, n, end, *call)
-            output[f"{name} {what} {[way.way for way in some]}"] = found
-            if any(found.values()):
-                kit.table(f"vLLM: {what}; {kit.machine()}", COLUMNS, turn_rows(name, what, found))
+        n = said.turns if share > 1 else (said.turns + 1) // 2
+        until = now + (end - now) * share / (share + sum(w[2] for w in left))
+        found = turns(f"{name} {what}", some, n, until, *call)
+        output[f"{name} {what} {[way.way for way in some]}"] = found
+        if any(found.values()):
+            kit.table(f"vLLM: {what}; {kit.machine()}", COLUMNS, turn_rows(name, what, found))
     for way in ways:
         counts = output[f"{name} {way.way} counts"] = way.call("counts")
         if counts:

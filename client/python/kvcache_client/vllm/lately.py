@@ -76,5 +76,5 @@ class Lately:
         if len(self._new) >= MOST or now - self._begun > SECONDS:
             self._old, self._new, self._begun = self._new, {}, now
         keys, at = bytes(state.keys[: end * KEY_BYTES]), state.named or now
-        self._new.update((keys[i : i + KEY_BYTES], at)
-                         for i in range(first * KEY_BYTES, len(keys), KEY_BYTES))
+        some = [keys[i : i + KEY_BYTES] for i in range(first * KEY_BYTES, len(keys), KEY_BYTES)]
+        self._new.update(dict.fromkeys(some, at))

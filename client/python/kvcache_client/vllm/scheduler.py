@@ -383,7 +383,7 @@ class SchedulerSide:
         if not self.options.save_decoded:
             end = min(end, state.request.num_prompt_tokens)
         end = min(end, state.request.num_tokens)
-        n = min(end // self.block_tokens, max(len(ids) for ids in state.blocks))
+        n = min(end // self.block_tokens, max(map(len, state.blocks)))
         n = self._blocks.known(state, n)
         self._lately.skip(state, n)
         if n <= state.saved:

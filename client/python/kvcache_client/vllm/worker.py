@@ -55,6 +55,14 @@ class _Loading:
     wanted: Set[int]  # block ids
 
 
+def together(orders: Sequence[SaveOrder]) -> SaveOrder:
+    """As one: an entry costs as much as some blocks of it."""
+    if len(orders) == 1:
+        return orders[0]
+    ids = tuple([b for ids in group for b in ids] for group in zip(*(o.ids for o in orders)))
+    return SaveOrder("", b"".join([o.keys for o in orders]), ids)
+
+
 class WorkerSide:
     def __init__(
         self,
@@ -162,9 +170,7 @@ class WorkerSide:
             if client is None:
                 self._dropped(len(orders.saves))
                 return
-            self._layer_saves.begin(
-                client, [e for order in orders.saves for e in self._entries(order)]
-            )
+            self._layer_saves.begin(client, self._entries(together(orders.saves)))
 
     def _start_sliced(self, sliced: Sequence[Tuple[int, SlicedLoad]]) -> None:
         try:
@@ -346,14 +352,13 @@ class WorkerSide:
         """At most KEYS_MAX keys and ENTRIES_MAX entries in one save, cut at prefixes."""
         packets: List[List[SaveEntry]] = [[]]
         room = KEYS_MAX
-        for order in orders:
-            for _, entry in self._entries(order):
-                n = len(entry.keys) // KEY_BYTES
-                if n > room or len(packets[-1]) == ENTRIES_MAX:
-                    packets.append([])
-                    room = KEYS_MAX
-                packets[-1].append(entry)
-                room -= n
+        for _, entry in self._entries(together(orders)):
+            n = len(entry.keys) // KEY_BYTES
+            if n > room or len(packets[-1]) == ENTRIES_MAX:
+                packets.append([])
+                room = KEYS_MAX
+            packets[-1].append(entry)
+            room -= n
         return [p for p in packets if p]
 
     def _save_entries(self, client: Client, entries: List[SaveEntry]) -> None:
