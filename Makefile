@@ -132,7 +132,7 @@ FAKE_TESTS   := $(patsubst $(RELEASE)/tests/gpu/%,$(FAKE)/%,$(filter $(GPU_DAEMO
 
 # Tests of the daemon's lines that run on the host device and again, unchanged, on a GPU, and on the
 # driver without one (KVC_TEST_DEVICE, tests/lib/gpu.h).
-LINES       := $(addprefix life/test_,client_roundtrip copy_daemon engine_calls slices tiers)
+LINES       := $(addprefix life/test_,client_roundtrip copy_daemon copy_end engine_calls slices tiers)
 GPU_LINES   := $(if $(call has_header,check.h),$(LINES:%=$(DEBUG)/tests/%))
 FAKE_DEBUG  := $(DEBUG)/fake
 FAKE_LINES  := $(LINES:%=$(FAKE_DEBUG)/tests/%)
@@ -191,7 +191,7 @@ check: ## install what is missing, build, run the tests that need no GPU
 # Those of GPUs run on the driver without one, but not under sanitizers, which want other addresses.
 QUICK_FAKE := $(if $(SAN),,$(filter-out %/test_killed_daemon_gpu,$(FAKE_TESTS)))
 
-QUICK_FAKE += $(if $(SAN),,$(filter %/test_copy_daemon %/test_tiers,$(FAKE_LINES)))
+QUICK_FAKE += $(if $(SAN),,$(filter %/test_copy_daemon %/test_copy_end %/test_tiers,$(FAKE_LINES)))
 
 check-now: check-layers all tests $(QUICK_FAKE) $(if $(QUICK_FAKE),$(FAKE_GPU))
 	@scripts/check-names.sh $(DEBUG)/rooms
