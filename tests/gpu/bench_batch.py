@@ -5,7 +5,9 @@ The GPU memory is equal: what the GPU tier has is taken from the engine's pool.
     none             every prompt is computed
     own              the engine's own prefix cache
     kvcached         that and the daemon's, copy = worker
-    kvcached daemon  the same, the daemon copies (where it can)
+    kvcached layers  the same, and what comes from the host tier is loaded layer by layer, while the
+                     layers before it run
+    kvcached daemon  the daemon copies (where it can)
     packed           that and the predecessor's: at a prompt's end each layer is gathered, all are
                      concatenated, each block is cloned, and the engine waits for it
     each             the same, each layer of each block is cloned by itself
@@ -57,7 +59,7 @@ LONG = {
 WARM = {"warm16": 16, "warm32": 32, "overflow": 16}
 OVERFLOW = 64 << 10 if kit.REHEARSE else 8 << 20
 SEEDS = ("warm16", "overflow")  # where the predecessor's ways run too
-WAYS = ("none", "own", "packed", "each", "kvcached", "kvcached daemon")
+WAYS = ("none", "own", "packed", "each", "kvcached", "kvcached layers", "kvcached daemon")
 ALL = (*WARM, "long16", "chat", "cancel", "verify", "break", "second", "second-host", "handoff")
 
 
@@ -110,15 +112,15 @@ class Bench:
         elif workload == "break":
             handed.break_even(self.name)
         elif workload == "second":
-            handed.table([self.pair().run(workload, rounds)])
+            handed.table([self.pair().run(workload, self.copies(), rounds)])
         elif workload == "second-host":
-            handed.table([self.pair().run(workload, rounds, gpu_tier=False)])
+            handed.table([self.pair().run(workload, self.copies(), rounds, gpu_tier=False)])
         elif workload == "handoff":
-            handed.table([self.pair().run("handoff, one GPU", rounds)])
+            handed.table([self.pair().run("handoff, one GPU", self.copies(), rounds)])
             kit.need_gpus(2)
             self.close()
             self.two = handed.Pair(self.name, (0, 1))
-            handed.table([self.two.run("handoff, two GPUs", rounds)])
+            handed.table([self.two.run("handoff, two GPUs", self.copies(), rounds)])
             self.close()
         else:
             raise RuntimeError("there is no such workload")

@@ -10,14 +10,15 @@ BLOCK = {"0.5B": 192 << 10, "8B": 2 << 20, "tiny": 8192}
 HIT = {"0.5B": 256, "8B": 256, "tiny": 6}  # blocks of a prompt that is handed over
 LENGTHS = {"0.5B": (1, 2, 4, 8, 16, 32, 64), "8B": (1, 2, 4, 8, 16, 32, 64), "tiny": (1, 2, 4, 8)}
 OUTPUT = 32
-COPIES = ("kvcached", "kvcached daemon")
+COPIES = ("kvcached", "kvcached layers", "kvcached daemon")
 
 
 def table(rows):
     kit.table(
         "a prompt that another process has computed, TTFT in ms",
         ["model", "workload", "tokens", "computed", "own prefix cache", "loaded", "over own",
-         "daemon copies", "over own", "blocks, GPU / host tier", "tokens equal"], rows)
+         "layer by layer", "over own", "daemon copies", "over own", "blocks, GPU / host tier",
+         "tokens equal"], rows)
 
 
 def daemon(name, blocks, gpu_tier, *more):
@@ -41,13 +42,14 @@ class Pair:
         self.first.__exit__(failed)
         self.second.__exit__(failed)
 
-    def run(self, how, rounds, gpu_tier=True):
+    def run(self, how, some, rounds, gpu_tier=True):
         """One computes prompts, the other goes on: TTFT there, beside what computing it and what
         its own prefix hit take. Tokens have to be those of the first one's own prefix hit."""
         found, tiers = {"cold": [], "own": [], **{way: [] for way in COPIES}}, [0, 0]
+        some = [way for way in COPIES if way in some]
         more = ("--gpus", "all") if self.gpus[0] != self.gpus[1] else ()
         with daemon(self.name, 3 * HIT[self.name], gpu_tier, *more) as d:
-            same = all([self._way(way, how, rounds, d.socket, found, tiers) for way in COPIES])
+            same = all([self._way(way, how, rounds, d.socket, found, tiers) for way in some])
             for server in (self.first, self.second):
                 server.call("close")
         own = kit.median(found["own"])

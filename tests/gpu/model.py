@@ -174,11 +174,20 @@ class Model:
         """Hidden states [b, n, hidden] of n more tokens of each of a batch at any positions, behind
         what the blocks of tables [b, blocks] hold; tokens, positions: [b, n]. Everything on the
         device: a CUDA graph can hold it. Attention looks at whole tables and masks."""
-        b, n = tokens.shape
+        slots, mask = self.places(positions, tables)
+        return self.through(0, self.shape.layers, self.embedding[tokens], positions, tables, slots,
+                            mask)
+
+    def places(self, positions, tables):
+        """Where the KV of these positions goes, and what each of them sees."""
         slots = (tables.gather(1, positions // TOKENS) * TOKENS + positions % TOKENS).flatten()
         mask = torch.arange(tables.shape[1] * TOKENS, device=self.device) <= positions[..., None]
-        x = self.embedding[tokens]
-        for layer, cache in zip(self.layers, self.cache):
+        return slots, mask
+
+    @torch.inference_mode()
+    def through(self, first, end, x, positions, tables, slots, mask):
+        """extend() through some of the layers."""
+        for layer, cache in zip(self.layers[first:end], self.cache[first:end]):
             q, k, v = self._project(layer, x, positions)
             flat = cache.view(2, -1, *cache.shape[3:])
             flat[0].index_copy_(0, slots, k.flatten(0, 1))

@@ -10,6 +10,7 @@ import kit
 CHUNK = 512  # tokens of a prefill step
 BUCKETS = (8, 16, 24, 32, 40)  # sizes of decoding batches
 STREAM = 1024  # tokens of a background stream
+PIECES = 8  # that a pass is cut into where layers are loaded while others run
 
 
 class Sequence:
@@ -18,6 +19,7 @@ class Sequence:
         self.tokens = list(tokens)
         self.prompt = len(self.tokens)
         self.computed = 0
+        self.layers = None  # what its next pass has to wait for, piece by piece
         self.first = None  # when the first token was there
         self.made = 0
 
@@ -49,6 +51,7 @@ class Engine:
         sizes = sorted({self.size, chunk, *more})
         self.prefill = {n: self._graph(lambda n=n: self._prefill(n)) for n in sizes}
         self.decode = {b: self._graph(lambda b=b: self._decode(b)) for b in self.buckets}
+        self.pieces = {}
         self.template = 0  # blocks of row `rows` - 1 that all prompts begin with
         self.hook = None
 
@@ -56,6 +59,36 @@ class Engine:
         tables = self.tables[self.p_row]
         hidden = self.model.extend(self.p_tokens[:, :n], self.p_positions[:, :n], tables)
         self.p_next.copy_(self.model.logits(hidden[0, self.p_last]).argmax(-1))
+
+    def cut(self):
+        """Short prefill steps can be run in pieces from now on."""
+        for n in self.prefill:
+            if n < self.chunk and n not in self.pieces:
+                self.pieces[n] = self._cut(n)
+
+    def _cut(self, n):
+        positions, hidden, made = self.p_positions[:, :n], [None] * (PIECES + 1), []
+        where = []
+
+        def piece(i):
+            if i == 0:
+                tables = self.tables[self.p_row]
+                where[:] = positions, tables, *self.model.places(positions, tables)
+                hidden[0] = self.model.embedding[self.p_tokens[:, :n]]
+            hidden[i + 1] = self.model.through(*self.piece(i), hidden[i], *where)
+            if i == PIECES - 1:
+                self.p_next.copy_(self.model.logits(hidden[-1][0, self.p_last]).argmax(-1))
+
+        for i in range(PIECES):
+            made.append(self._graph(lambda i=i: piece(i)))
+            if not kit.REHEARSE:
+                made[-1]()  # the next one reads what this one makes
+        return made
+
+    def piece(self, i):
+        """The first layer of a piece, and of the next one."""
+        layers = self.model.shape.layers
+        return i * layers // PIECES, (i + 1) * layers // PIECES
 
     def _decode(self, b):
         tables = self.tables[self.d_rows[:b]]
@@ -108,12 +141,23 @@ class Engine:
         n = end - s.computed
         if self.hook is not None:
             self.hook.starts(self, s, n)
-        self.prefill[size]()
+        self._pass(s, size)
         if self.hook is not None:
             self.hook.computed(self, s, s.computed // self.size, end // self.size,
                                end == s.prompt)
         s.computed = end
         return end == s.prompt
+
+    def _pass(self, s, size):
+        layers, s.layers = s.layers, None
+        if layers is None or size not in self.pieces:
+            if layers is not None:
+                layers.end()
+            self.prefill[size]()
+            return
+        for i, run in enumerate(self.pieces[size]):
+            layers.needed(f"piece.{i}.")
+            run()
 
     def step_decode(self, running):
         b = self.put_decode(running)

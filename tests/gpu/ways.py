@@ -5,9 +5,11 @@ import functools
 import time
 
 import kit
+import serve
 from kit import MS, Waived
 from kvcache_client.errors import DeadlineError, KvcacheError
 from kvcache_client.vllm.breakeven import STEP_TOKENS, BreakEven, LoadCost
+from kvcache_client.vllm.layers import LayerLoads
 from kvcache_client.vllm.streams import NoStreams, TorchStreams
 from snapshots import Snapshots
 
@@ -31,6 +33,7 @@ def make(way, engine, socket, name, gpu=0, room=(0, 0), **how):
         "none": lambda: None,
         "own": lambda: None,
         "kvcached": lambda: Kvcached(engine, socket, name, "worker", gpu, **how),
+        "kvcached layers": lambda: Kvcached(engine, socket, name, "worker", gpu, True, **how),
         "kvcached daemon": lambda: Kvcached(engine, socket, name, "daemon", gpu, **how),
         "packed": lambda: Snapshots(engine, True, *room),
         "each": lambda: Snapshots(engine, False, *room),
@@ -48,11 +51,12 @@ def copy_seconds(gpu):
 
 
 class Kvcached:
-    """Saves what a step completed, on the compute stream. min_tokens: what is shorter is not
-    loaded; None: what is computed sooner than loaded, as the connector for vLLM measures it.
-    save_ms: 0 is the library's bound, behind which a save is given up."""
+    """Saves what a step completed, on the compute stream. layers: what comes from the host tier is
+    loaded while layers before it run. min_tokens: what is shorter is not loaded; None: what is
+    computed sooner than loaded, as the connector for vLLM measures it. save_ms: 0 is the library's
+    bound, behind which a save is given up."""
 
-    def __init__(self, engine, socket, name, copy, gpu=0, min_tokens=None, save_ms=0):
+    def __init__(self, engine, socket, name, copy, gpu=0, layers=False, min_tokens=None, save_ms=0):
         from kvcache_client import Client, Copy, Namespace
 
         where = {} if kit.REHEARSE else {"gpu": gpu}
@@ -71,9 +75,20 @@ class Kvcached:
         self.dropped, self.saves = 0, {}
         self.declined = 0
         self.block = engine.model.shape.block_bytes
+        self.layers = self._layers(engine) if layers else None
         self.streams, self.timing, self.timed, self.passes = streams(gpu), None, [], 0
         self.break_even = BreakEven(min_tokens)
         self.break_even.ranks([self._cost(engine, gpu)])
+
+    def _layers(self, engine):
+        """Those of each piece of a pass, as slices of the part: keys and values are one each."""
+        engine.cut()
+        found = []
+        for i in range(serve.PIECES):
+            first, end = engine.piece(i)
+            if first < end:
+                found.append((f"piece.{i}.", 2 * first, 2 * (end - first)))
+        return found
 
     def _cost(self, engine, gpu):
         took = []
@@ -145,15 +160,23 @@ class Kvcached:
             self.declined += 1
             lease.release()
             return
+        s.gpu, s.host = count - host, host
         beside = lease.gpu < lease.blocks
+        hidden = host * engine.size * self.break_even.cost.host <= engine.hides
+        ids = s.ids[own : lease.blocks]
+        if beside and hidden and self.layers:
+            s.judge = self.client.load_slices(lease, self.part, ids, first=own)
+            s.layers = LayerLoads([self.layers], self.streams)
+            s.layers.start([(0, s.judge)])
+            lease.release()
+            s.computed = lease.blocks * 16
+            return
         if beside:
             self.streams.after_compute()
-        load = self.client.load(
-            lease, self.part, s.ids[own : lease.blocks], first=own,
-            stream=self.streams.side() if beside else None)
+        load = self.client.load(lease, self.part, ids, first=own,
+                                stream=self.streams.side() if beside else None)
         lease.release()
-        s.gpu, s.host = count - host, host
-        if beside and host * engine.size * self.break_even.cost.host > engine.hides:
+        if beside and not hidden:
             s.loading = load
             return
         s.judge, s.computed = load, lease.blocks * 16

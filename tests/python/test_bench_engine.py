@@ -307,6 +307,31 @@ class Streams(unittest.TestCase):
         self.assertAlmostEqual(sum(gaps), seconds, places=2)
 
 
+class Pieces(unittest.TestCase):
+    def order(self, size):
+        """What a pass of this size does that waits for layers."""
+        engine, done = serve.Engine.__new__(serve.Engine), []
+        engine.model = types.SimpleNamespace(shape=types.SimpleNamespace(layers=12))
+        engine.prefill = {n: lambda: done.append("whole") for n in (16, 64)}
+        engine.pieces = {16: [lambda i=i: done.append(i) for i in range(serve.PIECES)]}
+        s = serve.Sequence(0, [1], b"", 1, 0)
+        s.layers = types.SimpleNamespace(needed=done.append, end=lambda: done.append("end"))
+        engine._pass(s, size)
+        self.assertIsNone(s.layers)
+        return engine, done
+
+    def test_each_piece_runs_behind_the_layers_that_it_reads(self):
+        engine, done = self.order(16)
+        names = [f"piece.{i}." for i in range(serve.PIECES)]
+        self.assertEqual(done, [x for i, name in enumerate(names) for x in (name, i)])
+        layers = [engine.piece(i) for i in range(serve.PIECES)]
+        self.assertEqual([first for first, _ in layers], [0] + [end for _, end in layers[:-1]])
+        self.assertEqual(layers[-1][1], 12)
+
+    def test_a_pass_that_is_not_cut_runs_behind_all_layers(self):
+        self.assertEqual(self.order(64)[1], ["end", "whole"])
+
+
 class Figures(unittest.TestCase):
     def test_an_interval_holds_the_median_and_grows_with_what_rounds_differ(self):
         near = [[1.0, 2.0, 3.0] * 9, [1.1, 2.1, 3.1] * 9]
