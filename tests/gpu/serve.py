@@ -82,7 +82,8 @@ class Engine:
         for i in range(PIECES):
             made.append(self._graph(lambda i=i: piece(i)))
             if not kit.REHEARSE:
-                made[-1]()  # the next one reads what this one makes
+                made[-1]()  # the next one reads what this one makes, on another stream
+                kit.sync(self.torch)
         return made
 
     def piece(self, i):
