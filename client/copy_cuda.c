@@ -14,7 +14,7 @@ struct table {
     uint8_t host[] __attribute__((aligned(8)));
 };
 
-static int upload(const struct cuda *cuda, struct table *table, size_t bytes)
+static int upload(struct cuda *cuda, struct table *table, size_t bytes)
 {
     int error = cuda->driver.memory_alloc(&table->device, bytes);
 
@@ -100,7 +100,7 @@ static kvc_status begin(struct cuda *cuda, void *stream)
     if (status != KVC_OK)
         return status;
     error = cuda->driver.stream_capturing(stream, &capturing);
-    if (error == 0 && capturing != 0)
+    if (error == CUDA_IS_CAPTURING || (error == 0 && capturing != 0))
         status = KVC_E_BUSY;
     else if (error == 0 && lane->used)
         error = cuda->driver.stream_wait(stream, lane->event, 0);
@@ -116,9 +116,17 @@ static kvc_status begin(struct cuda *cuda, void *stream)
     return KVC_OK;
 }
 
+/* An event that was not recorded counts as passed, and so must what is before it. */
+static int record(const struct cuda *cuda, void *event, void *stream)
+{
+    const int error = cuda->driver.event_record(event, stream);
+
+    return error == 0 ? 0 : cuda->driver.stream_synchronize(stream);
+}
+
 static void end(struct cuda *cuda, void *stream)
 {
-    (void)cuda->driver.event_record(lane_of(cuda, stream)->event, stream);
+    (void)record(cuda, lane_of(cuda, stream)->event, stream);
     cuda_leave(cuda);
 }
 
@@ -259,7 +267,7 @@ static void mark_free(struct cuda *cuda, void *mark)
 
 static kvc_status mark_set(struct cuda *cuda, void *stream, void *mark)
 {
-    return cuda_status(cuda->driver.event_record(mark, stream));
+    return cuda_status(record(cuda, mark, stream));
 }
 
 static kvc_status mark_passed(struct cuda *cuda, void *mark)

@@ -138,15 +138,26 @@ void cuda_close(struct cuda *cuda, bool inherited)
     free(cuda);
 }
 
-kvc_status cuda_enter(const struct cuda *cuda)
+kvc_status cuda_enter(struct cuda *cuda)
 {
-    return cuda_status(cuda->driver.context_push(cuda->context));
+    const int error = cuda->driver.context_push(cuda->context);
+
+    if (error != 0)
+        return cuda_status(error);
+    if (cuda->entered++ == 0) {
+        cuda->capture_mode = CUDA_CAPTURE_RELAXED;
+        if (cuda->driver.capture_mode(&cuda->capture_mode) != 0)
+            cuda->capture_mode = -1;
+    }
+    return KVC_OK;
 }
 
-void cuda_leave(const struct cuda *cuda)
+void cuda_leave(struct cuda *cuda)
 {
     void *context;
 
+    if (--cuda->entered == 0 && cuda->capture_mode >= 0)
+        (void)cuda->driver.capture_mode(&cuda->capture_mode);
     (void)cuda->driver.context_pop(&context);
 }
 
@@ -322,7 +333,7 @@ void cuda_unregister(struct cuda *cuda, uint8_t *at)
     cuda_leave(cuda);
 }
 
-const char *cuda_judge(const struct cuda *cuda, const void *address)
+const char *cuda_judge(struct cuda *cuda, const void *address)
 {
     unsigned type = 0;
     int ordinal = -1;

@@ -3,8 +3,10 @@
  * daemon's memory, and what copies need on the device. Opened when a daemon has a GPU; with it a
  * client uses one GPU, that of the context which is current then, else the first.
  *
- * The context is current only inside of a call here (cuda_enter, cuda_leave). Nothing here may run
- * in a forked child.
+ * The context is current only inside of a call here (cuda_enter, cuda_leave). There, what the
+ * thread or another one may be capturing is nothing that these calls could harm: they touch no
+ * captured stream, and the driver, which would else end that capture with an error, is told so.
+ * Nothing here may run in a forked child.
  */
 #ifndef KVC_CLIENT_CUDA_H
 #define KVC_CLIENT_CUDA_H
@@ -35,6 +37,8 @@ struct cuda {
     bool has_kernels; /* pack can be used; else only the daemon copies */
     struct pack_cuda pack;
     void *context;
+    uint32_t entered; /* times */
+    int capture_mode; /* of the thread outside; -1: as it is here */
     int ordinal;
     uint8_t uuid[KVC_UUID_BYTES];
     bool registers_readonly;
@@ -52,8 +56,8 @@ kvc_status cuda_open(struct cuda **cuda, char why[CUDA_WHY_MAX]);
 /* After cuda_drain. NULL is fine. inherited: in a forked child, where only memory is freed. */
 void cuda_close(struct cuda *cuda, bool inherited);
 
-kvc_status cuda_enter(const struct cuda *cuda);
-void cuda_leave(const struct cuda *cuda);
+kvc_status cuda_enter(struct cuda *cuda);
+void cuda_leave(struct cuda *cuda);
 
 /* Waits until all that was enqueued with this has ended: before addresses go away. */
 void cuda_drain(struct cuda *cuda);
@@ -82,16 +86,16 @@ struct cuda_piece {
     bool legacy; /* an allocation that has a handle and no descriptor */
 };
 /* The one that an address lies in; why: a sentence. cuda_lend.c, as is what follows. */
-kvc_status cuda_find_piece(const struct cuda *cuda, uint64_t address, struct cuda_piece *piece,
+kvc_status cuda_find_piece(struct cuda *cuda, uint64_t address, struct cuda_piece *piece,
                            const char **why);
 /* A descriptor, the caller's, or -1 and a handle. KVC_E_UNSUPPORTED: it is not to be shared. */
-kvc_status cuda_export(const struct cuda *cuda, uint64_t at, bool legacy, int *fd,
+kvc_status cuda_export(struct cuda *cuda, uint64_t at, bool legacy, int *fd,
                        uint8_t handle[CUDA_IPC_BYTES]);
 /* Has the stream write a number into the lane's gate of the completion page. */
 kvc_status cuda_write_gate(struct cuda *cuda, const struct cuda_lane *lane, void *stream,
                            struct copy_gate *gate);
 
 /* Whether kernels on this GPU may touch what is at the address; why not, in words, or NULL. */
-const char *cuda_judge(const struct cuda *cuda, const void *address);
+const char *cuda_judge(struct cuda *cuda, const void *address);
 
 #endif

@@ -5,7 +5,7 @@
 #include "client/copy.h"
 #include "client/cuda.h"
 
-kvc_status cuda_find_piece(const struct cuda *cuda, uint64_t address, struct cuda_piece *piece,
+kvc_status cuda_find_piece(struct cuda *cuda, uint64_t address, struct cuda_piece *piece,
                            const char **why)
 {
     uint64_t base = 0;
@@ -33,7 +33,7 @@ kvc_status cuda_find_piece(const struct cuda *cuda, uint64_t address, struct cud
     return status;
 }
 
-static kvc_status export_mapped(const struct cuda *cuda, uint64_t at, int *fd)
+static kvc_status export_mapped(struct cuda *cuda, uint64_t at, int *fd)
 {
     uint64_t handle = 0;
     int error = cuda->driver.vmm_retain(&handle, (void *)(uintptr_t)at);
@@ -48,7 +48,7 @@ static kvc_status export_mapped(const struct cuda *cuda, uint64_t at, int *fd)
     return KVC_OK;
 }
 
-kvc_status cuda_export(const struct cuda *cuda, uint64_t at, bool legacy, int *fd,
+kvc_status cuda_export(struct cuda *cuda, uint64_t at, bool legacy, int *fd,
                        uint8_t handle[CUDA_IPC_BYTES])
 {
     struct cuda_ipc ipc;

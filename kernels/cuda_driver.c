@@ -135,6 +135,7 @@ bool cuda_is_about_call(int error)
     case CUDA_IS_NOT_REGISTERED:
     case CUDA_NOT_PERMITTED:
     case CUDA_NOT_SUPPORTED:
+    case CUDA_IS_CAPTURING:
         return true;
     default:
         return false;

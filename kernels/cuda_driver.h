@@ -41,6 +41,7 @@ enum cuda_result { /* of CUresult, those that this project tells apart */
                    CUDA_LAUNCH_FAILED = 719,
                    CUDA_NOT_PERMITTED = 800,
                    CUDA_NOT_SUPPORTED = 801,
+                   CUDA_IS_CAPTURING = 906, /* the legacy stream, since another one is */
 };
 
 enum cuda_attribute { /* CUdevice_attribute */
@@ -51,6 +52,7 @@ enum cuda_attribute { /* CUdevice_attribute */
                       CUDA_HAS_READONLY_REGISTER = 113,
 };
 
+#define CUDA_CAPTURE_RELAXED        2 /* CUstreamCaptureMode */
 #define CUDA_CONTEXT_BLOCKING_SYNC  4u
 #define CUDA_STREAM_NON_BLOCKING    1u
 #define CUDA_EVENT_NO_TIMING        2u
@@ -108,6 +110,7 @@ struct cuda_ipc {
     X(context_pop, "cuCtxPopCurrent", 4000, (void **context))                                      \
     X(context_current, "cuCtxGetCurrent", 4000, (void **context))                                  \
     X(context_device, "cuCtxGetDevice", 2000, (int *device))                                       \
+    X(capture_mode, "cuThreadExchangeStreamCaptureMode", 10010, (int *mode))                       \
     X(context_priorities, "cuCtxGetStreamPriorityRange", 5050, (int *least, int *greatest))        \
     X(peer_can, "cuDeviceCanAccessPeer", 4000, (int *can, int device, int peer))                   \
     X(peer_enable, "cuCtxEnablePeerAccess", 4000, (void *context, unsigned flags))                 \
