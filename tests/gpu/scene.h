@@ -48,6 +48,8 @@ uint64_t scene_seed(void);
 void scene_daemon_start(struct scene_daemon *d, const char *const args[]);
 // Runs one that is not to start; its exit status, and what it printed.
 int scene_daemon_run(const char *const args[], char *output, size_t size);
+// Whether it is ready; else it has ended with 1.
+bool scene_daemon_try(struct scene_daemon *d, const char *const args[]);
 void scene_daemon_stop(struct scene_daemon *d);
 void scene_show_log(const struct scene_daemon *d); // its end, on standard error
 void scene_log(const struct scene_daemon *d, char *text, size_t size);
@@ -87,6 +89,8 @@ struct worker_options {
 // In a process that has not used CUDA yet. Waives the test where there is no such GPU.
 void worker_open_with(struct worker *w, const struct scene_daemon *d,
                       const struct worker_options *options);
+// Its GPU and cache alone.
+void worker_open_gpu(struct worker *w, const struct worker_options *options);
 // Makes w->part one of another namespace, in the same memory.
 void worker_register_as(struct worker *w, uint8_t name);
 void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, uint32_t n_blocks);
@@ -105,8 +109,8 @@ void worker_poison(struct worker *w);
 // Blocks 0 .. n - 1 on the device hold keys first_key ..; how many of them do not.
 uint32_t worker_wrong(struct worker *w, uint32_t first_key, uint32_t n);
 
-// In how many slots of the GPU tier, of extents on the GPU of an ordinal or (-1) on any, lie bytes of
-// those keys, whatever the daemon says of them.
+// In how many slots of the GPU tier, of extents on the GPU of an ordinal or (-1) on any, lie bytes
+// of those keys, whatever the daemon says of them.
 uint32_t worker_in_tier(struct worker *w, uint32_t first_key, uint32_t n, int ordinal);
 
 void scene_keys(uint32_t first_key, uint32_t n, uint8_t *keys);
@@ -130,6 +134,9 @@ void worker_verify(struct worker *w, uint32_t first_key, uint32_t n);
 // of it; what says that it went well did.
 #define SCENE_TRY 64u
 void scene_play_try(const struct scene_daemon *d, void *arg);
+
+// Whether an error says that the GPU, or room there, was at fault.
+bool scene_is_of_the_device(kvc_status status);
 
 // Its stream is captured meanwhile. It has 4 blocks or more.
 void worker_capture_is_refused(struct worker *w);

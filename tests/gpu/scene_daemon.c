@@ -34,6 +34,15 @@ static void name_daemon(struct scene_daemon *d)
     snprintf(d->log, sizeof(d->log), "%s/%d-%d.log", scene_folder(), (int)getpid(), number);
 }
 
+static void launch(struct scene_daemon *d, const char *const args[])
+{
+    name_daemon(d);
+    d->pid = fork();
+    CHECK(d->pid >= 0);
+    if (d->pid == 0)
+        exec_daemon(d, args);
+}
+
 static void read_file(const char *path, char *text, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -62,11 +71,7 @@ void scene_daemon_start(struct scene_daemon *d, const char *const args[])
     const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
     char text[8192];
 
-    name_daemon(d);
-    d->pid = fork();
-    CHECK(d->pid >= 0);
-    if (d->pid == 0)
-        exec_daemon(d, args);
+    launch(d, args);
     for (;;) {
         read_file(d->log, text, sizeof(text));
         if (strstr(text, "ready version") != NULL)
@@ -82,16 +87,32 @@ void scene_daemon_start(struct scene_daemon *d, const char *const args[])
     }
 }
 
+bool scene_daemon_try(struct scene_daemon *d, const char *const args[])
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+    char text[8192];
+    int status;
+
+    launch(d, args);
+    for (;;) {
+        read_file(d->log, text, sizeof(text));
+        if (strstr(text, "ready version") != NULL)
+            return true;
+        if (waitpid(d->pid, &status, WNOHANG) == d->pid)
+            break;
+        CHECK(scene_now_us() < until_us);
+        usleep(2000);
+    }
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    return false;
+}
+
 int scene_daemon_run(const char *const args[], char *output, size_t size)
 {
     struct scene_daemon d;
     int status;
 
-    name_daemon(&d);
-    d.pid = fork();
-    CHECK(d.pid >= 0);
-    if (d.pid == 0)
-        exec_daemon(&d, args);
+    launch(&d, args);
     CHECK(waitpid(d.pid, &status, 0) == d.pid);
     read_file(d.log, output, size);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

@@ -56,7 +56,7 @@ static uint64_t map_pieces(struct worker *w, int ordinal, uint64_t bytes)
     return memory;
 }
 
-static void open_gpu(struct worker *w, const struct worker_options *options)
+void worker_open_gpu(struct worker *w, const struct worker_options *options)
 {
     const uint64_t bytes = (uint64_t)w->n_blocks * SCENE_BLOCK_BYTES;
     char why[CUDA_WHY_MAX];
@@ -96,7 +96,7 @@ void worker_open_with(struct worker *w, const struct scene_daemon *d,
     *w = (struct worker){.n_blocks = options->n_blocks,
                          .by_daemon = options->by_daemon,
                          .may_be_refused = options->may_be_refused};
-    open_gpu(w, options);
+    worker_open_gpu(w, options);
     status = kvc_connect(&connect, &w->client);
     if (status != KVC_OK)
         fprintf(stderr, "cannot connect: %s\n", kvc_text(status));
@@ -424,7 +424,7 @@ void worker_capture_is_refused(struct worker *w)
     worker_verify(w, 1, 4);
 }
 
-static bool is_of_the_device(kvc_status status)
+bool scene_is_of_the_device(kvc_status status)
 {
     return status == KVC_E_DEVICE || status == KVC_E_MAP || status == KVC_E_NO_MEMORY ||
            status == KVC_E_UNSUPPORTED;
@@ -448,7 +448,7 @@ void scene_play_try(const struct scene_daemon *d, void *arg)
         save = worker_save_enqueue(&w, *first, SCENE_TRY);
         if (save != 0)
             KVC(&w, kvc_wait(w.client, save, SCENE_MS, &outcome));
-        CHECK(outcome.status == KVC_OK || is_of_the_device(outcome.status));
+        CHECK(outcome.status == KVC_OK || scene_is_of_the_device(outcome.status));
         worker_poison(&w);
         if (worker_lookup(&w, *first, SCENE_TRY) > 0) {
             uint8_t valid[SCENE_TRY] = {0};
@@ -459,7 +459,7 @@ void scene_play_try(const struct scene_daemon *d, void *arg)
             KVC(&w, kvc_release(w.client, w.lease.id));
         }
     } else {
-        CHECK(is_of_the_device(w.registered));
+        CHECK(scene_is_of_the_device(w.registered));
     }
     kvc_close(w.client);
 }

@@ -57,6 +57,11 @@ static void break_path(const char *call, char path[256])
 
 void switch_break(const struct scene_daemon *d, const char *call, int skip, int error, bool stays)
 {
+    switch_break_in(d->pid, call, skip, error, stays);
+}
+
+void switch_break_in(pid_t pid, const char *call, int skip, int error, bool stays)
+{
     char path[256], whole[300];
     FILE *file;
 
@@ -64,7 +69,7 @@ void switch_break(const struct scene_daemon *d, const char *call, int skip, int 
     snprintf(whole, sizeof(whole), "%s.new", path);
     file = fopen(whole, "we");
     CHECK(file != NULL);
-    fprintf(file, "%d %d %d %d ", (int)d->pid, skip, error, stays);
+    fprintf(file, "%d %d %d %d ", (int)pid, skip, error, stays);
     CHECK(fclose(file) == 0 && rename(whole, path) == 0);
 }
 

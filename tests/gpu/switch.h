@@ -14,6 +14,8 @@ bool switch_is_on(const char *name);
 
 // The call of the daemon that comes after so many of that name (of kernels/cuda_driver.h) fails;
 // stays: and all calls of that context after it.
+// Of the call "any" each is one, of pid 0 each process.
+void switch_break_in(pid_t pid, const char *call, int skip, int error, bool stays);
 void switch_break(const struct scene_daemon *d, const char *call, int skip, int error, bool stays);
 // Whether it has not failed yet.
 bool switch_is_set(const char *call);

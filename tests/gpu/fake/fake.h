@@ -66,12 +66,14 @@ bool fake_find(uint64_t address, unsigned kinds, struct fake_range *range);
 bool fake_add(const struct fake_range *range);
 // Removes the range of this kind that begins there.
 bool fake_drop(uint64_t at, enum fake_kind kind, struct fake_range *range);
+// One more, or less, of what kvc_fake_alive counts beside ranges.
+void fake_alive(int change);
 // Counts an open of a range that is open already, or one less; the count after it. 0: there is
 // none.
 uint32_t fake_count_open(uint64_t owner, uint64_t *at, int change);
 
-// Notes, in a file "NAME-PID" of $KVC_FAKE_CUDA, what this process should not have done. "bad-free",
-// what is not there (any more) was freed, fails every test (scripts/fake-gpu).
+// Notes, in a file "NAME-PID" of $KVC_FAKE_CUDA, what this process should not have done.
+// "bad-free", what is not there (any more) was freed, fails every test (scripts/fake-gpu).
 void fake_note(const char *name);
 // What was enqueued on a stream that others wait for: the legacy one, or one of each thread.
 #define OWN_STREAM(stream)                                                                         \

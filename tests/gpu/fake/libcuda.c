@@ -8,9 +8,12 @@
 // Files in that folder are switches (fake_switch). One named "break-" and a call's name in
 // kernels/cuda_driver.h makes that call fail once, in one process: its text are that pid, how many
 // such calls pass before, the error, and whether it stays, for all calls in that context, or, as on
-// an H200, in all of the process after an illegal address. The file goes when it has done so.
+// an H200, in all of the process after an illegal address. The file goes when it has done so. "any"
+// stands for each call's name, pid 0 for any process.
 // $KVC_FAKE_CUDA_NAME is the GPUs' name, $KVC_FAKE_CUDA_GPUS how many there are, of which
-// CUDA_VISIBLE_DEVICES hides and reorders some. A stream of the value 0xca is being captured.
+// CUDA_VISIBLE_DEVICES hides and reorders some. A stream of the value 0xca is being captured; while
+// kvc_fake_capturing is set, another one is, of which a thread has to be careful as long as it has
+// not said that it knows (fake_capture_mode).
 // $KVC_FAKE_CUDA_DRIVER is the driver's version (12080), $KVC_FAKE_CUDA_REGISTER_MAX the most bytes
 // of host memory that are registered at once, $KVC_FAKE_CUDA_SHIFTED makes registered host memory
 // have another address on the device.
@@ -48,53 +51,6 @@ int kvc_fake_hold;
 int fake_gpu(void)
 {
     return depth > 0 ? stack[depth - 1] : -1;
-}
-
-bool fake_switch(const char *name)
-{
-    const char *folder = getenv("KVC_FAKE_CUDA");
-    char path[512];
-
-    snprintf(path, sizeof(path), "%s/%s", folder != NULL ? folder : "", name);
-    return folder != NULL && access(path, F_OK) == 0;
-}
-
-void fake_hang(const char *name)
-{
-    while (fake_switch(name))
-        usleep(1000);
-}
-
-static int broken[FAKE_GPUS_MAX]; // the error that stays
-
-int fake_fails(const char *function)
-{
-    const char *folder = getenv("KVC_FAKE_CUDA"), *name = function + strlen("fake_");
-    int pid = 0, skip = 0, error = 0, stays = 0, gpu = fake_gpu();
-    char path[512];
-    FILE *file;
-
-    if (gpu >= 0 && broken[gpu] != 0)
-        return broken[gpu];
-    snprintf(path, sizeof(path), "%s/break-%s", folder != NULL ? folder : "", name);
-    file = folder != NULL ? fopen(path, "r+e") : NULL;
-    if (file == NULL)
-        return 0;
-    if (fscanf(file, "%d %d %d %d", &pid, &skip, &error, &stays) != 4 || pid != getpid()) {
-        fclose(file);
-        return 0;
-    }
-    if (skip > 0) {
-        rewind(file);
-        fprintf(file, "%d %d %d %d ", pid, skip - 1, error, stays);
-        fclose(file);
-        return 0;
-    }
-    fclose(file);
-    for (int i = 0; i < FAKE_GPUS_MAX && stays; i++)
-        if (i == (gpu >= 0 ? gpu : 0) || error == CUDA_ILLEGAL_ADDRESS)
-            broken[i] = error;
-    return unlink(path) == 0 ? error : 0;
 }
 
 int fake_gpu_at(int ordinal)
@@ -140,20 +96,6 @@ int fake_init(unsigned flags)
     return fake_gpu_at(0) >= 0 ? 0 : CUDA_NO_DEVICE;
 }
 
-void fake_note(const char *name)
-{
-    const char *folder = getenv("KVC_FAKE_CUDA");
-    char path[512];
-    int fd;
-
-    if (folder == NULL)
-        return;
-    snprintf(path, sizeof(path), "%s/%s-%d", folder, name, (int)getpid());
-    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd >= 0)
-        close(fd);
-}
-
 static int version_of_driver(void)
 {
     const char *version = getenv("KVC_FAKE_CUDA_DRIVER");
@@ -183,6 +125,7 @@ int fake_device_count(int *count)
 
 int fake_device_get(int *device, int ordinal)
 {
+    MAY_FAIL;
     *device = ordinal;
     return fake_gpu_at(ordinal) >= 0 ? 0 : INVALID;
 }
@@ -192,12 +135,14 @@ int fake_device_name(char *name, int size, int device)
     const char *given = getenv("KVC_FAKE_CUDA_NAME");
 
     (void)device;
+    MAY_FAIL;
     snprintf(name, (size_t)size, "%s", given != NULL ? given : "no GPU at all");
     return 0;
 }
 
 int fake_device_uuid(uint8_t *uuid, int device)
 {
+    MAY_FAIL;
     memset(uuid, 0x5a, 16);
     uuid[15] = (uint8_t)(0x5a + fake_gpu_at(device));
     return 0;
@@ -206,6 +151,7 @@ int fake_device_uuid(uint8_t *uuid, int device)
 int fake_device_attribute(int *value, int attribute, int device)
 {
     (void)device;
+    MAY_FAIL;
     *value = attribute == 16 ? 4 : 1;
     if (attribute == CUDA_HAS_HOST_POINTERS && getenv("KVC_FAKE_CUDA_SHIFTED") != NULL)
         *value = 0;
@@ -219,8 +165,10 @@ int fake_context_retain(void **context, int device)
     const char *folder = getenv("KVC_FAKE_CUDA");
     char path[256];
 
+    MAY_FAIL;
     if (fake_gpu_at(device) < 0)
         return INVALID;
+    fake_alive(1);
     pthread_mutex_lock(&fake.lock);
     if (fake.retained++ == 0 && folder != NULL) {
         snprintf(path, sizeof(path), "%s/%d", folder, (int)getpid());
@@ -236,6 +184,7 @@ int fake_context_retain(void **context, int device)
 int fake_context_release(int device)
 {
     (void)device;
+    fake_alive(-1);
     pthread_mutex_lock(&fake.lock);
     if (--fake.retained == 0 && fake.lock_fd >= 0) {
         close(fake.lock_fd);
@@ -345,6 +294,7 @@ int fake_set_async(uint64_t to, unsigned char value, size_t bytes, void *stream)
 int fake_module_load(void **module, const void *image)
 {
     NEED_CONTEXT;
+    fake_alive(1);
     *module = (void *)image;
     return 0;
 }
@@ -353,6 +303,7 @@ int fake_module_unload(void *module)
 {
     (void)module;
     NEED_CONTEXT;
+    fake_alive(-1);
     return 0;
 }
 
@@ -368,6 +319,7 @@ int fake_module_function(void **function, void *module, const char *name)
                                         "pack_scatter_small_summed"};
 
     (void)module;
+    NEED_CONTEXT;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(name, names[i]) == 0) {
             *function = (void *)(i + 1);
@@ -381,6 +333,7 @@ int fake_occupancy(int *thread_blocks, void *function, int threads, size_t share
     (void)function;
     (void)threads;
     (void)shared_bytes;
+    NEED_CONTEXT;
     *thread_blocks = 8;
     return 0;
 }

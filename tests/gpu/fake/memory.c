@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,27 @@ bool fake_find(uint64_t address, unsigned kinds, struct fake_range *range)
     }
     pthread_mutex_unlock(&memory.lock);
     return found;
+}
+
+static atomic_int alive;
+
+void fake_alive(int change)
+{
+    atomic_fetch_add(&alive, change);
+}
+
+EXPORT int kvc_fake_alive(void);
+
+// What of this process there is: memory and addresses, and all else that is made and given back.
+int kvc_fake_alive(void)
+{
+    int n = atomic_load(&alive);
+
+    pthread_mutex_lock(&memory.lock);
+    for (int i = 0; i < RANGES_MAX; i++)
+        n += memory.ranges[i].bytes != 0;
+    pthread_mutex_unlock(&memory.lock);
+    return n;
 }
 
 uint32_t fake_count_open(uint64_t owner, uint64_t *at, int change)
@@ -139,6 +161,7 @@ int fake_host_alloc(void **address, size_t bytes, unsigned flags)
     (void)flags;
     NEED_CONTEXT;
     *address = calloc(1, bytes);
+    fake_alive(1);
     return *address != NULL ? 0 : CUDA_OUT_OF_MEMORY;
 }
 
@@ -146,6 +169,7 @@ int fake_host_free(void *address)
 {
     NEED_CONTEXT;
     free(address);
+    fake_alive(-1);
     return 0;
 }
 
@@ -156,16 +180,18 @@ int fake_host_register(void *address, size_t bytes, unsigned flags)
     NEED_CONTEXT;
     if (most != NULL && bytes > strtoull(most, NULL, 10))
         return INVALID;
-    return madvise(address, bytes,
-                   flags & CUDA_HOST_READONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0
-               ? 0
-               : INVALID;
+    if (madvise(address, bytes,
+                flags & CUDA_HOST_READONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) != 0)
+        return INVALID;
+    fake_alive(1);
+    return 0;
 }
 
 int fake_host_unregister(void *address)
 {
     (void)address;
     NEED_CONTEXT;
+    fake_alive(-1);
     return 0;
 }
 
@@ -173,6 +199,7 @@ int fake_vmm_granularity(size_t *bytes, const struct cuda_allocation *allocation
 {
     (void)allocation;
     (void)option;
+    MAY_FAIL;
     *bytes = 2 << 20;
     return 0;
 }

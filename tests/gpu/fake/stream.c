@@ -20,6 +20,7 @@ int fake_stream_create(void **stream, unsigned flags)
     NEED_CONTEXT;
     if (flags != CUDA_STREAM_NON_BLOCKING)
         fake_note("blocking-stream");
+    fake_alive(1);
     *stream = DEVICE_STREAM;
     return 0;
 }
@@ -33,6 +34,7 @@ int fake_stream_destroy(void *stream)
 {
     (void)stream;
     NEED_CONTEXT;
+    fake_alive(-1);
     return 0;
 }
 
@@ -163,6 +165,7 @@ int fake_event_create(void **event, unsigned flags)
     (void)flags;
     NEED_CONTEXT;
     *event = malloc(1);
+    fake_alive(1);
     return *event != NULL ? 0 : CUDA_OUT_OF_MEMORY;
 }
 
@@ -170,6 +173,7 @@ int fake_event_destroy(void *event)
 {
     NEED_CONTEXT;
     free(event);
+    fake_alive(-1);
     return 0;
 }
 
