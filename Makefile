@@ -473,7 +473,7 @@ $(FAKE_LINES): $(FAKE_DEBUG)/tests/%: $(FAKE_IMAGE) $(DEBUG)/obj/tests/%.o \
 	$(call link,$(DEBUG_FLAGS),$(TEST_PKGS))
 
 $(RELEASE)/tests/gpu/fake/libcuda.so.1: \
-    $(patsubst %,$(RELEASE)/obj/tests/gpu/fake/%.o,libcuda memory ipc stream)
+    $(patsubst %,$(RELEASE)/obj/tests/gpu/fake/%.o,libcuda fail memory ipc stream)
 $(RELEASE)/tests/gpu/fake/libnvidia-ml.so.1: $(RELEASE)/obj/tests/gpu/fake/libnvidia-ml.o
 $(FAKE_GPU):
 	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-z,nodelete \

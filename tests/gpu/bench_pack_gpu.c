@@ -309,6 +309,9 @@ static void table_row(struct bench *bench)
     printf("\n%31s |", "over memcpy");
     for (size_t w = 0; w < N_WAYS; w++)
         printf(" %11.3f", medians[w] / medians[0]);
+    printf("\n%31s |", "from the 10th to the 90th %");
+    for (size_t w = 0; w < N_WAYS; w++)
+        printf(" %5.2f-%5.2f", quantile(times + w * n, n, 0.1), quantile(times + w * n, n, 0.9));
     printf("\n");
     free(times);
 }
