@@ -62,10 +62,11 @@ static kvc_status make_parts(struct cuda *cuda, char why[CUDA_WHY_MAX])
         error = driver->stream_create(&cuda->stream, CUDA_STREAM_NON_BLOCKING);
     if (error == 0)
         error = make_lanes(cuda);
-    if (error != 0)
-        return refuse(why, cuda_status(error),
-                      "the GPU cannot be used: ", cuda_error_name(driver, error));
-    return KVC_OK;
+    if (error == 0)
+        return KVC_OK;
+    snprintf(why, CUDA_WHY_MAX, "the GPU cannot be used: %s%s", cuda_error_name(driver, error),
+             status == KVC_E_DEVICE ? cuda_image_hint(error) : "");
+    return cuda_status(error);
 }
 
 kvc_status cuda_open(struct cuda **ret, char why[CUDA_WHY_MAX])

@@ -97,6 +97,14 @@ const char *cuda_error_name(const struct cuda_driver *driver, int error)
     return driver->error_name(error, &name) == 0 && name != NULL ? name : "an unknown error";
 }
 
+const char *cuda_image_hint(int error)
+{
+    return error == CUDA_INVALID_IMAGE || error == CUDA_NO_BINARY || error == CUDA_INVALID_PTX ||
+                   error == CUDA_NEWER_PTX
+               ? " (a driver loads what an nvcc no newer than itself has built)"
+               : "";
+}
+
 kvc_status cuda_status(int error)
 {
     switch (error) {
@@ -126,6 +134,7 @@ bool cuda_is_about_call(int error)
     case CUDA_NO_BINARY:
     case CUDA_NO_PEER_ACCESS:
     case CUDA_INVALID_PTX:
+    case CUDA_NEWER_PTX:
     case CUDA_INVALID_HANDLE:
     case CUDA_NOT_FOUND:
     case CUDA_NOT_READY:

@@ -30,6 +30,7 @@ enum cuda_result { /* of CUresult, those that this project tells apart */
                    CUDA_NO_BINARY = 209,
                    CUDA_NO_PEER_ACCESS = 217,
                    CUDA_INVALID_PTX = 218,
+                   CUDA_NEWER_PTX = 222,
                    CUDA_INVALID_HANDLE = 400,
                    CUDA_NOT_FOUND = 500,
                    CUDA_NOT_READY = 600,
@@ -202,6 +203,8 @@ void cuda_driver_close(struct cuda_driver *driver);
 
 /* "CUDA_ERROR_OUT_OF_MEMORY", or a text without the number where the driver knows none. */
 const char *cuda_error_name(const struct cuda_driver *driver, int error);
+/* What to do about an error of loading kernels, behind its name, or nothing. */
+const char *cuda_image_hint(int error);
 /* What an error of the driver is to this project. */
 kvc_status cuda_status(int error);
 /*

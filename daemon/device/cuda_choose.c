@@ -168,8 +168,9 @@ static kvc_status open_gpu(struct device_cuda *cuda, uint32_t i, char why[DEVICE
     if (status == KVC_E_UNSUPPORTED)
         log_info("device", "built without nvcc: workers copy by themselves");
     else if (status != KVC_OK)
-        return refuse(why, status, gpu->name, "loads no kernels");
-    return KVC_OK;
+        snprintf(why, DEVICE_WHY_MAX, "%s loads no kernels: %s%s", gpu->name,
+                 cuda_error_name(&cuda->driver, error), cuda_image_hint(error));
+    return gpu->has_kernels || status == KVC_E_UNSUPPORTED ? KVC_OK : status;
 }
 
 /* Copies run on the GPU of the worker's memory, wherever the slot is. */

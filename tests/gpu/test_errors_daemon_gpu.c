@@ -160,6 +160,22 @@ static void other_versions(void)
     CHECK(strstr(output, "the CUDA driver is older than 12.0") != NULL);
 }
 
+// F31: an older driver loads no kernels that a newer nvcc has built.
+static void kernels_of_a_newer_nvcc(void)
+{
+    static const int errors[] = {200 /* invalid image */, 209 /* no binary */,
+                                 222 /* a newer PTX */};
+    char output[4096];
+
+    switch_check();
+    for (uint32_t i = 0; i < 3; i++) {
+        switch_break_in(0, "module_load", 0, errors[i], false);
+        CHECK(scene_daemon_run(small, output, sizeof(output)) == 1);
+        CHECK(strstr(output, "loads no kernels: ") != NULL);
+        CHECK(strstr(output, "an nvcc no newer than itself") != NULL);
+    }
+}
+
 static void check_that_it_is_divided(void)
 {
     struct scene_daemon d;
@@ -230,6 +246,7 @@ static const struct scene_test tests[] = {
     {"F21 each call fails once", each_call_once, 150},
     {"F23 registering fails", registering_fails, 0},
     {"F31 other versions of the driver", other_versions, 0},
+    {"F31 kernels of a newer nvcc", kernels_of_a_newer_nvcc, 0},
     {"F37 a GPU that is divided", a_gpu_that_is_divided, 0},
     {"F32 only streams of its own", only_streams_of_its_own, 0},
     {"F34 registered in pieces", registered_in_pieces, 0},

@@ -63,7 +63,8 @@ static bool ends_a_capture(const char *name)
 
     for (size_t i = 0; i < sizeof(unsafe) / sizeof(unsafe[0]); i++)
         if (strcmp(name, unsafe[i]) == 0)
-            return kvc_fake_capturing && capture_mode != CUDA_CAPTURE_RELAXED;
+            return kvc_fake_capturing > 1 ||
+                   (kvc_fake_capturing && capture_mode != CUDA_CAPTURE_RELAXED);
     return false;
 }
 

@@ -13,7 +13,7 @@
 // $KVC_FAKE_CUDA_NAME is the GPUs' name, $KVC_FAKE_CUDA_GPUS how many there are, of which
 // CUDA_VISIBLE_DEVICES hides and reorders some. A stream of the value 0xca is being captured; while
 // kvc_fake_capturing is set, another one is, of which a thread has to be careful as long as it has
-// not said that it knows (fake_capture_mode).
+// not said that it knows (fake_capture_mode); with 2 that does not help.
 // $KVC_FAKE_CUDA_DRIVER is the driver's version (12080), $KVC_FAKE_CUDA_REGISTER_MAX the most bytes
 // of host memory that are registered at once, $KVC_FAKE_CUDA_SHIFTED makes registered host memory
 // have another address on the device.
