@@ -26,12 +26,12 @@ The GPU memory is equal: what the GPU tier has is taken from the engine's pool.
     handoff          prefill in one process, decoding in another; on one GPU, and on two
 
     bench_batch.py [--workload A,B...] [--ways A,B...] [--requests N] [--rounds N] [--trace FILE]
-                   [--budget S] [--behind N] [0.5B] [8B]
+                   [--budget S] [--behind N] [--tier N] [0.5B] [8B]
 
 Ways take turns, A B B A, --requests in each of --rounds (the predecessor's in two rounds at most);
 figures are medians with what 95 % of resamplings give. Each run is a line of JSON as soon as it is
 over. --budget: seconds after which nothing else is begun. --behind: requests behind the cancelled
-streams.
+streams. --tier: blocks of the GPU tier (but for overflow, second, handoff, break).
 """
 
 import argparse
@@ -70,9 +70,12 @@ class Bench:
 
     def streams(self, sizes=SIZES):
         """The engine and the daemon of the streams, which stay."""
-        if self.stream is None or self.stream.sizes is not sizes[self.name]:
+        wanted = sizes[self.name]
+        if self.said.tier is not None:
+            wanted = wanted._replace(tier=self.said.tier)
+        if self.stream is None or self.stream.sizes != wanted:
             self.close()
-            self.stream = serving.Stream(self.name, sizes[self.name], self.until)
+            self.stream = serving.Stream(self.name, wanted, self.until)
         return self.stream
 
     def pair(self):
@@ -135,6 +138,7 @@ def main():
     parser.add_argument("--behind", type=int, default=24 if kit.REHEARSE else 600)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--trace")
+    parser.add_argument("--tier", type=int)
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("names", nargs="*", default=["tiny"] if kit.REHEARSE else ["0.5B", "8B"])
     said = parser.parse_args()
