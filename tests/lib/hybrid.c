@@ -165,12 +165,19 @@ void hybrid_let_go(struct hybrid *h, uint32_t rank)
 
 uint32_t hybrid_load(struct hybrid *h, uint32_t rank, const kvc_lease *lease, uint32_t spoil)
 {
-    struct hybrid_load args = {.spoil = spoil};
+    struct hybrid_load args = {.spoil = spoil, .layers = LAYERS};
 
     ck_assert_int_eq(hybrid_adopt(h, rank, lease), KVC_OK);
     crew_call(h->ranks[rank], hybrid_in_load, &args);
     hybrid_let_go(h, rank);
     return args.invalid;
+}
+
+void hybrid_load_some(struct hybrid *h, uint32_t rank, uint32_t layers)
+{
+    struct hybrid_load args = {.spoil = HYBRID_PROMPT, .layers = layers};
+
+    crew_call(h->ranks[rank], hybrid_in_load, &args);
 }
 
 void hybrid_overwrite(struct hybrid *h)

@@ -76,6 +76,8 @@ void hybrid_let_go(struct hybrid *h, uint32_t rank);
 // spoil: a block of the full group whose bytes arrive wrong (none: HYBRID_PROMPT). Returns the
 // blocks of the full group that are not valid, a bit each.
 uint32_t hybrid_load(struct hybrid *h, uint32_t rank, const kvc_lease *lease, uint32_t spoil);
+// With the leases that the rank has: the first layers only.
+void hybrid_load_some(struct hybrid *h, uint32_t rank, uint32_t layers);
 // The engine's blocks are given to somebody else.
 void hybrid_overwrite(struct hybrid *h);
 // The rank loses one block of its full group.

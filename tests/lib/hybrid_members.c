@@ -286,7 +286,7 @@ static void load_group(uint32_t g, struct hybrid_load *a)
     uint8_t valid[PROMPT] = {0};
 
     blocks_of(g, 0, n, n, blocks);
-    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+    for (uint32_t layer = 0; layer < a->layers; layer++) {
         const kvc_load_args args = {.lease = me.leases[g].id,
                                     .part = me.parts[g],
                                     .count = n,
@@ -301,7 +301,7 @@ static void load_group(uint32_t g, struct hybrid_load *a)
             sums[a->spoil] ^= 1;
         ck_assert(status == KVC_OK || (a->spoil < PROMPT && status == KVC_E_CHECKSUM));
     }
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && a->layers == LAYERS; i++) {
         if (blocks[i] == KVC_NO_BLOCK)
             continue;
         ck_assert(valid[i] || g == HYBRID_FULL);

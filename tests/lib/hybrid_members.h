@@ -32,7 +32,7 @@ struct hybrid_end {
 };
 
 struct hybrid_load {
-    uint32_t spoil, invalid;
+    uint32_t spoil, layers, invalid;
 };
 
 // struct hybrid_open

@@ -163,12 +163,15 @@ START_TEST(S15_a_rank_that_dies_in_the_middle_of_a_step)
 }
 END_TEST
 
-// _i: layers of the second step that were saved when the request is preempted.
+// _i: layers of the second step that were saved when the request is preempted; with all of them,
+// its words may have come.
 START_TEST(S37_preempted_in_the_middle_of_a_save)
 {
     struct step step = {.first = 8, .n = 8, .layers = (uint32_t)_i};
     kvc_outcome outcomes[GROUPS];
+    const bool whole = _i == LAYERS;
     kvc_lease lease;
+    uint32_t there;
 
     hybrid_open(&h, NULL);
     hybrid_prefill(&h, 0, 8);
@@ -180,13 +183,15 @@ START_TEST(S37_preempted_in_the_middle_of_a_save)
     for (uint32_t r = 0; r < RANKS; r++) {
         hybrid_end_step(&h, r, true, outcomes);
         for (uint32_t g = 0; g < GROUPS; g++) {
-            ck_assert_int_eq(outcomes[g].status, KVC_E_CANCELLED);
-            ck_assert_uint_eq(outcomes[g].published, 0);
+            ck_assert(outcomes[g].status == KVC_E_CANCELLED ||
+                      (whole && outcomes[g].status == KVC_OK));
+            ck_assert((outcomes[g].published == 0) == (outcomes[g].status != KVC_OK));
         }
     }
     expect_quiet();
-    // It resumes: its first step is there, nothing of the second.
-    ck_assert_uint_eq(hybrid_lookup(&h, 7, &lease), 8);
+    // It resumes: its first step is there, and of the second nothing, or all.
+    there = hybrid_lookup(&h, 7, &lease);
+    ck_assert(there == 8 || (whole && there == 16));
     load_all(&lease);
     ck_assert_int_eq(hybrid_release(&h, lease.id), KVC_OK);
     hybrid_prefill(&h, 8, 8);
@@ -205,8 +210,9 @@ START_TEST(S29_a_request_aborted_at_each_stage)
     struct step step = {.first = 8, .n = 4, .layers = _i == 5 ? LAYERS : 1};
     kvc_outcome outcomes[GROUPS];
     kvc_lease lease;
-    bool saves = _i >= 4;
-    // Ranks that have leases of their own; from stage 3 on the first has loaded and let go.
+    bool saves = _i == 4 || _i == 5;
+    // Ranks that have leases of their own; from stage 3 on the first has loaded and let go, and at
+    // stage 6 the second is in the middle of that.
     uint32_t from = _i >= 3, to = _i == 0 ? 0 : _i == 1 ? 1 : RANKS, there;
 
     hybrid_open(&h, NULL);
@@ -216,6 +222,8 @@ START_TEST(S29_a_request_aborted_at_each_stage)
         ck_assert_int_eq(hybrid_adopt(&h, r, &lease), KVC_OK);
     if (_i >= 3)
         ck_assert_uint_eq(hybrid_load(&h, 0, &lease, PROMPT), 0);
+    if (_i == 6)
+        hybrid_load_some(&h, 1, 2);
     for (uint32_t r = 0; saves && r < RANKS; r++)
         hybrid_begin_step(&h, r, &step);
     // request_finished, with whatever was begun, in the order in which the processes hear of it.
@@ -301,13 +309,14 @@ START_TEST(S40_a_scheduler_pins_a_system_prompt)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("life/engine_calls", CHECK_LIFE_S, {S40_a_request_from_lookup_to_lookup, 0, 0, CHECK_BOTH_WAYS},
+CHECK_MAIN_LOOPS("life/engine_calls", CHECK_LIFE_S,
+                 {S40_a_request_from_lookup_to_lookup, 0, 0, CHECK_BOTH_WAYS},
                  {S30_a_request_that_waits_longer_than_its_lease, 0, 0, CHECK_BOTH_WAYS},
                  {S10_a_group_without_room_is_a_miss_for_all, 0, 0, CHECK_BOTH_WAYS},
                  {S36_a_prefix_that_one_rank_has_not, 0, 0, CHECK_BOTH_WAYS},
                  {S15_a_rank_that_dies_in_the_middle_of_a_step, 0, 0, CHECK_BOTH_WAYS},
-                 {S37_preempted_in_the_middle_of_a_save, 1, 3, CHECK_BOTH_WAYS},
-                 {S29_a_request_aborted_at_each_stage, 0, 5, CHECK_BOTH_WAYS},
+                 {S37_preempted_in_the_middle_of_a_save, 1, LAYERS, CHECK_BOTH_WAYS},
+                 {S29_a_request_aborted_at_each_stage, 0, 6, CHECK_BOTH_WAYS},
                  {S39_a_load_that_fails_names_the_blocks, 0, 0, CHECK_BOTH_WAYS},
                  {S42_a_reset_while_saves_are_in_flight, 0, 0, CHECK_BOTH_WAYS},
                  {S40_a_scheduler_pins_a_system_prompt, 0, 0, CHECK_BOTH_WAYS})
