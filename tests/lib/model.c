@@ -196,6 +196,8 @@ static void make_chains(struct model *m)
     for (uint32_t c = 0; c < MODEL_CHAINS; c++) {
         uint32_t shared = c ? model_below(m, m->n_chain_keys) : 0, other = model_below(m, c);
 
+        if (m->shape->apart)
+            shared = 0;
         for (uint32_t i = 0; i < m->n_chain_keys; i++)
             m->chains[c][i] = i < shared ? m->chains[other][i] : next++;
     }

@@ -56,6 +56,7 @@ struct model_shape {
     bool moves;                        /* extents go from one tenant to another */
     uint32_t slices[2][MODEL_SLICES];  /* bytes, of the parts A and B; 0: no more */
     uint32_t keys;                     /* longest run of a request */
+    bool apart;                        /* no two chains share keys */
     uint32_t copy_fails, copy_refused; /* per mille of moves */
 };
 extern const struct model_shape model_shapes[];
@@ -223,7 +224,9 @@ struct model {
     uint32_t next_request;
     bool list_later; /* of the next save: the caller seals or lists it at once */
     /* Of saves and loads that tests' stories make; a run has them at random. */
-    enum model_way { WAY_ANY, WAY_WORKER, WAY_DAEMON, WAY_SLICES } way;
+    enum model_way { WAY_ANY, WAY_WORKER, WAY_DAEMON, WAY_SLICES, WAY_SLICES_DAEMON } way;
+    bool copies_fail;           /* of the daemon, for saves and loads */
+    uint32_t failed_promotions; /* no figure has those */
     uint64_t last_number;             /* of any word, ever */
     const char *fault;                /* the site that is armed in this step */
     bool ticked;                      /* in this step, at its end */
@@ -381,9 +384,12 @@ void model_save_sweep(struct model *m); /* forgets what has ended */
 
 /* model_lease.c */
 void model_lease_steps(struct model *m);
-/* A lookup of the first n keys of a chain in a part; NULL: nothing was leased. */
-struct model_lease *model_look(struct model *m, struct model_owner *o, uint32_t part,
-                               uint32_t chain, uint32_t n);
+/* A lookup of the first n keys of a chain in some parts; NULL: nothing was leased. */
+struct model_lease *model_look(struct model *m, struct model_owner *o, const uint32_t *parts,
+                               uint32_t n_parts, uint32_t chain, uint32_t n);
+/* Takes one part of a lease over; NULL: it was refused. */
+struct model_lease *model_adopt(struct model *m, struct model_owner *o,
+                                const struct model_lease *from);
 void model_release(struct model *m, struct model_owner *o, struct model_lease *l);
 bool model_lease_lives(const struct model_lease *l);
 void model_lease_sweep(struct model *m);

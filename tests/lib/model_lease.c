@@ -283,11 +283,12 @@ static struct model_lease *lookup(struct model *m, struct model_owner *o,
     return NULL;
 }
 
-struct model_lease *model_look(struct model *m, struct model_owner *o, uint32_t part,
-                               uint32_t chain, uint32_t n)
+struct model_lease *model_look(struct model *m, struct model_owner *o, const uint32_t *parts,
+                               uint32_t n_parts, uint32_t chain, uint32_t n)
 {
-    struct model_lookup p = {.owner = o, .n_parts = 1, .parts = {part}, .n_keys = n};
+    struct model_lookup p = {.owner = o, .n_parts = n_parts, .n_keys = n};
 
+    memcpy(p.parts, parts, n_parts * sizeof(p.parts[0]));
     memcpy(p.keys, m->chains[chain], n * sizeof(p.keys[0]));
     return lookup(m, o, &p);
 }
@@ -341,7 +342,8 @@ void model_release(struct model *m, struct model_owner *o, struct model_lease *l
                  "release: %s", kvc_status_text(status));
 }
 
-static void adopt(struct model *m, struct model_owner *o, const struct model_lease *from)
+struct model_lease *model_adopt(struct model *m, struct model_owner *o,
+                                const struct model_lease *from)
 {
     uint32_t which = model_below(m, from->n_parts), ms = pick_ms(m);
     uint32_t part = from->parts[which];
@@ -352,7 +354,7 @@ static void adopt(struct model *m, struct model_owner *o, const struct model_lea
     bool lives = model_lease_lives(from), allowed = m->parts[part].tenant == o->tenant;
 
     if (!room_for_lease(m))
-        return;
+        return NULL;
     model_begin(m, "owner %u adopts part %u of lease %llu", model_owner_index(m, o), part,
                 (ull)from->id);
     status = store_adopt(m->store, o->owner, from->token, KVC_TOKEN_BYTES,
@@ -360,11 +362,11 @@ static void adopt(struct model *m, struct model_owner *o, const struct model_lea
                          m->parts[allowed ? part : o->tenant * MODEL_TENANT_PARTS].epoch, ms,
                          &result, &why);
     if (model_is_fault(m, status))
-        return;
+        return NULL;
     if (!allowed || !lives) {
         model_expect(m, status == KVC_E_UNKNOWN || (allowed && status == KVC_E_EXPIRED),
                      "an adoption that may not be: %s", kvc_status_text(status));
-        return;
+        return NULL;
     }
     model_expect(m, status == KVC_OK, "adopt: %s: %s", kvc_status_text(status), why.detail);
     model_expect(m, result.count == from->n_keys && result.lease_ms == granted(ms),
@@ -380,6 +382,7 @@ static void adopt(struct model *m, struct model_owner *o, const struct model_lea
     memcpy(l->gone[0], from->gone[which], sizeof(l->gone[0]));
     memcpy(l->token, result.token, sizeof(l->token));
     l->expires = clock_now_us() + granted(ms) * CLOCK_MS_US;
+    return l;
 }
 
 void model_lease_steps(struct model *m)
@@ -399,7 +402,7 @@ void model_lease_steps(struct model *m)
     else if (what < 880 && l)
         model_release(m, o, l);
     else if (what < 960 && (l = pick_lease(m, NULL)))
-        adopt(m, o, l);
+        (void)model_adopt(m, o, l);
     else if (what < 975)
         model_report(m, o);
     else if (what < 982)

@@ -165,6 +165,7 @@ static kvc_status copy(void *mover, const struct move *move, move_done_cb *done,
             entry = &m->moves[i];
     if (!entry || model_chance(m, m->shape->copy_refused)) {
         m->expected.failed_demotions += move->to == TIER_HOST;
+        m->failed_promotions += move->to == TIER_GPU;
         return KVC_E_NO_MEMORY;
     }
     *entry = (struct model_move){.used = true,
@@ -210,6 +211,7 @@ void model_move_step(struct model *m, bool may_fail)
         copy_half(m, &ended.move, true);
     else
         model_spoil(m, &ended.to);
+    m->failed_promotions += ended.status != KVC_OK && ended.move.to == TIER_GPU;
     *move = ended;
     move->ended = true;
     move->used = false;

@@ -116,7 +116,7 @@ void model_pass_time(struct model *m, uint64_t us)
 /* The next call or two may find no memory, no slot or no word. */
 static void arm_fault(struct model *m)
 {
-    static const char *const sites[] = {"mem.alloc", "mem.alloc", "store.slot", "store.word"};
+    static const char *const sites[] = {"mem.alloc", "mem.alloc", "slots.take", "store.word"};
     const char *site = sites[model_below(m, 4)];
     uint32_t skip = model_below(m, 4);
 

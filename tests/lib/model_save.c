@@ -56,7 +56,8 @@ static void fill_request(struct model *m, struct model_save *s, const struct mod
 
 bool model_by_daemon(struct model *m)
 {
-    return m->way == WAY_ANY ? model_chance(m, 250) : m->way == WAY_DAEMON;
+    return m->way == WAY_ANY ? model_chance(m, 250)
+                             : m->way == WAY_DAEMON || m->way == WAY_SLICES_DAEMON;
 }
 
 struct model_save *model_save_open(struct model *m, struct model_owner *o,
@@ -78,7 +79,8 @@ struct model_save *model_save_open(struct model *m, struct model_owner *o,
     s->notify = req.notify = model_chance(m, 400);
     s->request = req.request = ++m->next_request;
     fill_request(m, s, runs, n_runs, entries, keys);
-    if (n_runs == 1 && (m->way == WAY_SLICES || (m->way == WAY_ANY && model_chance(m, 350))))
+    if (n_runs == 1 && (m->way == WAY_SLICES || m->way == WAY_SLICES_DAEMON ||
+                        (m->way == WAY_ANY && model_chance(m, 350))))
         model_slices_begin(m, s, &entries[0]);
     model_begin(m, "owner %u saves %u keys of %u entries (part %u chain %u from %u)%s%s", s->owner,
                 s->n_keys, n_runs, n_runs ? runs[0].part : 0, n_runs ? runs[0].chain : 0,

@@ -34,6 +34,7 @@ static void end_daemon_copy(struct model *m, struct model_save *s, struct model_
 {
     uint64_t cells[KVC_CHUNK_BLOCKS];
 
+    exact = exact && !m->copies_fail;
     for (uint32_t i = 0; i < c->blocks; i++) {
         const struct model_place *place = &s->assigned[c->first + i];
 
@@ -73,7 +74,7 @@ void model_load_finish(struct model *m, struct model_load *l)
         model_expect(m, model_is_exact(m, &l->places[i]), "key %u changed while it was loaded",
                      l->places[i].key);
     if (l->by_daemon) {
-        bool copied = model_chance(m, 900);
+        bool copied = !m->copies_fail && model_chance(m, 900);
 
         for (uint32_t i = 0; i < l->n && copied; i++)
             m->expected.bytes_loaded[l->places[i].tier] +=
