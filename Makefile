@@ -411,7 +411,8 @@ $(eval $(call variant_rules,$(DEBUG),DEBUG_FLAGS))
 $(TESTS): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
 	$(call link,$(DEBUG_FLAGS),$(TEST_PKGS))
 
-FUZZ_HELP := $(addprefix $(DEBUG)/obj/tests/fuzz/,rig.o play_requests.o play_replies.o play_lend.o)
+FUZZ_HELP := $(addprefix $(DEBUG)/obj/tests/fuzz/,rig.o play_requests.o play_replies.o play_lend.o \
+             hostile.o hostile_right.o)
 $(filter $(DEBUG)/tests/fuzz/%,$(TESTS)): $(FUZZ_HELP) $(DEBUG)/obj/tests/fuzz/replay.o
 
 $(FUZZERS): $(DEBUG)/fuzz/%: $(DEBUG)/obj/tests/fuzz/%.o $(FUZZ_HELP) \
