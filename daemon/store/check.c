@@ -192,7 +192,7 @@ static const char *check_extents(const struct owner *owner)
 static void count_lease(struct recount *r, const struct lease *lease)
 {
     for (uint32_t p = 0; p < lease->n_parts; p++)
-        for (uint32_t i = 0; i < lease->reach; i++)
+        for (uint32_t i = lease->from; i < lease->reach; i++)
             if (lease->parts[p].blocks[i] != BLOCK_NONE)
                 r->leased[lease->parts[p].blocks[i]]++;
 }

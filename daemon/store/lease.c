@@ -116,11 +116,49 @@ static void release_place(struct lease *lease, uint32_t at)
         release_at(lease, at, p);
 }
 
-/* Last first, for the same reason. */
+/*
+ * Makes what a lease holds from `offset` on a lease that has ended, whose blocks are released by
+ * turns. false: out of memory.
+ */
+static bool set_aside(struct lease *lease, uint32_t offset)
+{
+    struct lease *rest = mem_zalloc(sizeof(*rest) + lease->n_parts * sizeof(rest->parts[0]));
+
+    if (!rest)
+        return false;
+    rest->store = lease->store;
+    list_init(&rest->link);
+    rest->reach = lease->reach;
+    rest->from = offset;
+    for (; rest->n_parts < lease->n_parts; rest->n_parts++) {
+        const struct lease_part *part = &lease->parts[rest->n_parts];
+        uint32_t *blocks = mem_alloc(part->room * sizeof(*blocks));
+
+        if (!blocks) {
+            lease_free(rest);
+            return false;
+        }
+        memcpy(blocks, part->blocks, offset * sizeof(*blocks));
+        rest->parts[rest->n_parts].blocks = blocks;
+    }
+    for (uint32_t p = 0; p < lease->n_parts; p++) {
+        uint32_t *blocks = lease->parts[p].blocks;
+
+        lease->parts[p].blocks = rest->parts[p].blocks;
+        rest->parts[p].blocks = blocks;
+    }
+    list_push_back(&lease->store->ending, &rest->link);
+    return true;
+}
+
+/* Last first, for the same reason; of many, by turns. */
 static void release_from(struct lease *lease, uint32_t offset)
 {
-    for (uint32_t i = lease->reach; i-- > offset;)
-        release_place(lease, i);
+    const uint64_t places = lease->reach > offset ? lease->reach - offset : 0;
+
+    if (places * lease->n_parts <= LEASE_RELEASES || !set_aside(lease, offset))
+        for (uint32_t i = lease->reach; i-- > offset;)
+            release_place(lease, i);
     lease->reach = offset < lease->reach ? offset : lease->reach;
     lease->count = offset < lease->count ? offset : lease->count;
 }
@@ -210,7 +248,7 @@ static void release_some(struct store *store)
         const uint32_t cost = lease->n_parts > 0 ? lease->n_parts : 1;
 
         store->releases -= cost < store->releases ? cost : store->releases;
-        if (lease->reach > 0) {
+        if (lease->reach > lease->from) {
             release_place(lease, --lease->reach);
             continue;
         }

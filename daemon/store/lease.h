@@ -25,6 +25,7 @@ struct lease {
     uint8_t token[KVC_TOKEN_BYTES];
     uint32_t count; /* blocks in each part: what was granted */
     uint32_t reach; /* >= count: held so far, for a lookup that goes on behind it */
+    uint32_t from;  /* what another lease has lost (ended): blocks in front of this are not held */
     uint32_t n_parts;
     struct lease_part parts[];
 };
@@ -44,7 +45,8 @@ kvc_status lease_reserve(struct lease *lease, uint32_t reach, struct refusal *wh
 
 /*
  * From `offset` on the lease holds n blocks a part (BLOCK_NONE: none); the caller has held them
- * (keep_lease) already. What was there is released, and so is what no rule needs for `count`
+ * (keep_lease) already. What was there is released, by turns if it is much, and so is what no rule
+ * needs for `count`
  * blocks, nor to go on behind the last.
  */
 void lease_set(struct lease *lease, uint32_t offset, uint32_t n, uint32_t *const *blocks,
@@ -57,8 +59,8 @@ bool lease_needs(uint32_t needed, uint32_t at, uint32_t end);
 uint32_t lease_extend(struct lease *lease, uint32_t ms);
 
 /*
- * It is no lease any more. Its blocks are released, last first, at once or, of leases that have many
- * together, by turns.
+ * It is no lease any more. Its blocks are released, last first, at once or, of leases that have
+ * many together, by turns.
  */
 #define LEASE_RELEASES 4096u /* blocks, about, between two ticks */
 void lease_end(struct lease *lease);

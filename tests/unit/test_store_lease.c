@@ -448,32 +448,6 @@ START_TEST(lease_limit_of_blocks)
 }
 END_TEST
 
-/* They are none at once; who comes meanwhile waits for the release of some blocks only. */
-START_TEST(leases_that_end_together_release_their_blocks_by_turns)
-{
-    struct kit_owner *worker = kit_open_with(&kit, 1024, 1024, 1000), *other = kit_worker(&kit);
-    struct store_lookup_result result;
-    uint32_t turns = 0;
-
-    for (uint32_t i = 0; i < 10; i++)
-        ck_assert_int_eq(ask(worker, (struct ask){.n = 1000}, &result), KVC_OK);
-    ck_assert_uint_eq(kit_stats(&kit).leases, 10);
-    store_owner_end(kit.store, worker->owner);
-    kit_check(&kit);
-    ck_assert_uint_eq(kit_stats(&kit).leases, 0);
-    for (; store_next_wake(kit.store) == 0; turns++) {
-        store_tick(kit.store);
-        kit_check(&kit);
-    }
-    /* The first of them made room for the owner's end. */
-    ck_assert_uint_ge(turns, 10 * 1000 / LEASE_RELEASES);
-    ck_assert(worker->freed);
-    worker->owner = NULL;
-    ck_assert_uint_eq(kit_probe(&kit, other, 0, 1000), 1000);
-    kit_close(&kit);
-}
-END_TEST
-
 CHECK_MAIN_LOOPS("store/lease", CHECK_UNIT_S,
                  {S27_the_longest_published_prefix_is_leased, 0, 0, CHECK_BOTH_WAYS},
                  {S27_a_repeated_lookup_extends_the_same_lease, 0, 0, CHECK_BOTH_WAYS},
@@ -488,5 +462,4 @@ CHECK_MAIN_LOOPS("store/lease", CHECK_UNIT_S,
                  {S35_tokens_cannot_be_guessed, 0, 0, CHECK_BOTH_WAYS},
                  {S36_leased_in_all_parts_or_in_none, 0, 0, CHECK_BOTH_WAYS},
                  {lease_limits, 0, 0, CHECK_BOTH_WAYS},
-                 {lease_limit_of_blocks, 0, 0, CHECK_BOTH_WAYS},
-                 {leases_that_end_together_release_their_blocks_by_turns, 0, 0, CHECK_BOTH_WAYS})
+                 {lease_limit_of_blocks, 0, 0, CHECK_BOTH_WAYS})

@@ -1,0 +1,88 @@
+/* What comes in any number at once is done by turns, and everything is right between them. */
+#include "daemon/store/lease.h"
+#include "tests/lib/check_main.h"
+#include "tests/lib/storekit.h"
+
+static struct kit kit;
+
+/* n keys from `first` on, which is where the lease goes on, if one is named. */
+static struct store_lookup_result look_up(struct kit_owner *owner, uint64_t request, uint64_t lease,
+                                          uint32_t first, uint32_t n)
+{
+    static uint8_t keys[KVC_KEYS_MAX * KVC_KEY_BYTES];
+    const struct store_lookup_part part = {kit.part, kit.epoch, keys, n};
+    const struct store_lookup lookup = {
+        .request = request, .lease = lease, .offset = first, .parts = &part, .n_parts = 1};
+    struct store_lookup_result result;
+
+    kit_keys(first, n, keys);
+    ck_assert_int_eq(store_lookup(kit.store, owner->owner, &lookup, &result, &kit.why), KVC_OK);
+    kit_check(&kit);
+    return result;
+}
+
+/* They are none at once; who comes meanwhile waits for the release of some blocks only. */
+START_TEST(leases_that_end_together_release_their_blocks_by_turns)
+{
+    struct kit_owner *worker = kit_open_with(&kit, 1024, 1024, 1000), *other = kit_worker(&kit);
+    uint32_t turns = 0;
+
+    for (uint32_t i = 0; i < 10; i++)
+        look_up(worker, 0, 0, 0, 1000);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 10);
+    store_owner_end(kit.store, worker->owner);
+    kit_check(&kit);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 0);
+    for (; store_next_wake(kit.store) == 0; turns++) {
+        store_tick(kit.store);
+        kit_check(&kit);
+    }
+    /* The first of them made room for the owner's end. */
+    ck_assert_uint_ge(turns, 10 * 1000 / LEASE_RELEASES);
+    ck_assert(worker->freed);
+    worker->owner = NULL;
+    ck_assert_uint_eq(kit_probe(&kit, other, 0, 1000), 1000);
+    kit_close(&kit);
+}
+END_TEST
+
+/* A lease that has grown long and is asked for anew, or again from its middle: the same lease. */
+START_TEST(what_a_long_lease_loses_is_released_by_turns)
+{
+    const uint32_t blocks = 6000, left = _i * 1000 + 8;
+    struct store_lookup_result a, b;
+    struct kit_owner *worker;
+    struct kit_load load;
+    uint32_t turns = 0;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 6144, .slot_bytes = 4096});
+    worker = kit_worker(&kit);
+    for (uint32_t i = 0; i < blocks; i += 1000)
+        kit_put(&kit, worker, i, 1000);
+    a = look_up(worker, 7, 0, 0, 1000);
+    for (uint32_t i = 1000; i < blocks; i += 1000)
+        b = look_up(worker, 0, a.lease, i, 1000);
+    ck_assert_uint_eq(b.count, blocks);
+    b = _i == 0 ? look_up(worker, 7, 0, 0, 8) : look_up(worker, 0, a.lease, left - 8, 8);
+    ck_assert_uint_eq(b.lease, a.lease);
+    ck_assert_uint_eq(b.count, left);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 1);
+    for (; store_next_wake(kit.store) == 0; turns++) {
+        store_tick(kit.store);
+        kit_check(&kit);
+    }
+    ck_assert_uint_ge(turns, (blocks - left) / LEASE_RELEASES);
+    kit_load(&kit, worker, a.lease, left - 8, left - 8, 8, &load);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    /* It goes on as before. */
+    b = look_up(worker, 0, a.lease, left, 1000);
+    ck_assert_uint_eq(b.count, left + 1000);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 1000), 1000);
+    kit_close(&kit);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS("store/turns", CHECK_UNIT_S,
+                 {leases_that_end_together_release_their_blocks_by_turns, 0, 0, CHECK_BOTH_WAYS},
+                 {what_a_long_lease_loses_is_released_by_turns, 0, 1})
