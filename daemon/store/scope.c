@@ -55,6 +55,22 @@ static bool is_registered(const struct store *store, const struct store_scope *s
     return false;
 }
 
+/*
+ * Every key is looked for in every part. A session has no more parts than this allows with all keys
+ * of a request; a namespace may have those of many.
+ */
+static bool is_too_much(const struct store *store, const struct store_scope *scope)
+{
+    uint64_t looks = 0;
+
+    if (!scope->namespace_digest || scope->n_keys == 0)
+        return false;
+    for (uint32_t part = 1; part < TABLE_PARTS && table_part(store->table, part)->used != ROW_NEVER;
+         part++)
+        looks += scope_has_part(store, scope, part) ? scope->n_keys : 0;
+    return looks > (uint64_t)KVC_KEYS_MAX * KVC_PARTS_MAX;
+}
+
 kvc_status scope_check(const struct store *store, const struct store_scope *scope,
                        struct refusal *why)
 {
@@ -72,5 +88,7 @@ kvc_status scope_check(const struct store *store, const struct store_scope *scop
         return store_refuse(why, KVC_E_UNKNOWN, "part", "not registered");
     if (scope->namespace_digest && !is_registered(store, scope))
         return store_refuse(why, KVC_E_UNKNOWN, "namespace_digest", "not registered");
+    if (is_too_much(store, scope))
+        return store_refuse(why, KVC_E_LIMIT, "keys", "fewer at once, of so many parts");
     return KVC_OK;
 }

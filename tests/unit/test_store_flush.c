@@ -193,11 +193,42 @@ START_TEST(S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("store/flush", CHECK_UNIT_S,
-                 {S42_keys_are_flushed_and_nothing_else, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_a_save_that_fills_a_flushed_key_ends, 0, 1, CHECK_BOTH_WAYS},
-                 {S42_open_loads_of_flushed_keys_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_an_operator_flushes_a_namespace_of_every_tenant_or_all, 0, 0,
-                  CHECK_BOTH_WAYS},
-                 {S42_nonsense_is_refused, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them, 0, 0, CHECK_BOTH_WAYS})
+/* A namespace may have more parts than a session, and each has to be looked at. */
+START_TEST(keys_of_many_parts_are_few_at_a_time)
+{
+    struct kit_owner *worker;
+    struct store_scope scope;
+    uint64_t blocks;
+    uint32_t count;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 16});
+    worker = kit_worker(&kit);
+    for (uint32_t i = 1; i <= 2 * KVC_PARTS_MAX; i++) {
+        const uint8_t digest[KVC_NAMESPACE_BYTES] = {1};
+        const struct store_part part = {.namespace_digest = digest,
+                                        .slice_bytes = &(uint32_t){4096 + 16 * i},
+                                        .n_slices = 1,
+                                        .block_tokens = 16};
+        struct store_part_info info;
+
+        ck_assert_int_eq(store_register(kit.store, worker->owner, &part, &info, &kit.why), KVC_OK);
+        ck_assert_int_eq(store_unregister(kit.store, worker->owner, info.part, &kit.why), KVC_OK);
+    }
+    scope = kit_scope(&kit, NULL, 0, KVC_KEYS_MAX);
+    scope.part = 0;
+    scope.namespace_digest = (const uint8_t[KVC_NAMESPACE_BYTES]){1};
+    refused(scope, KVC_E_LIMIT, "keys");
+    ck_assert_int_eq(store_pin(kit.store, &scope, 0, &count, &kit.why), KVC_E_LIMIT);
+    scope.n_keys = KVC_KEYS_MAX / 4;
+    ck_assert_int_eq(store_flush(kit.store, &scope, &blocks, &kit.why), KVC_OK);
+    kit_close(&kit);
+}
+END_TEST
+
+CHECK_MAIN_LOOPS(
+    "store/flush", CHECK_UNIT_S, {S42_keys_are_flushed_and_nothing_else, 0, 0, CHECK_BOTH_WAYS},
+    {S42_a_save_that_fills_a_flushed_key_ends, 0, 1, CHECK_BOTH_WAYS},
+    {S42_open_loads_of_flushed_keys_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
+    {S42_an_operator_flushes_a_namespace_of_every_tenant_or_all, 0, 0, CHECK_BOTH_WAYS},
+    {S42_nonsense_is_refused, 0, 0, CHECK_BOTH_WAYS}, {keys_of_many_parts_are_few_at_a_time, 0, 0},
+    {S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them, 0, 0, CHECK_BOTH_WAYS})
