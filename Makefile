@@ -100,7 +100,9 @@ TEST_KINDS   := unit wire life fault
 LEFT_OUT     := $(if $(UCX),,$(foreach k,$(TEST_KINDS),tests/$(k)/test_peer_%.c) tests/fuzz/fuzz_peer.c) \
                 $(if $(DIRECTORY),,tests/life/test_peer_directory.c) \
                 $(if $(METRICS),,$(addprefix tests/life/,test_metrics.c test_health.c test_peer_metrics.c))
-TEST_SOURCES := $(filter-out $(LEFT_OUT),$(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c))))
+# Of memory of GPUs and nothing else: only among the lines below.
+GPU_ONLY     := tests/life/test_peer_direct.c
+TEST_SOURCES := $(filter-out $(LEFT_OUT) $(GPU_ONLY),$(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c))))
 FUZZ_SOURCES := $(filter-out $(LEFT_OUT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))
 PY_TESTS     := $(sort $(wildcard tests/python/test_*.py))
@@ -132,7 +134,8 @@ FAKE_TESTS   := $(patsubst $(RELEASE)/tests/gpu/%,$(FAKE)/%,$(filter $(GPU_DAEMO
 
 # Tests of the daemon's lines that run on the host device and again, unchanged, on a GPU, and on the
 # driver without one (KVC_TEST_DEVICE, tests/lib/gpu.h).
-LINES       := $(addprefix life/test_,client_roundtrip copy_daemon copy_end engine_calls slices tiers)
+LINES       := $(addprefix life/test_,client_roundtrip copy_daemon copy_end engine_calls slices tiers) \
+               $(if $(UCX),$(patsubst tests/%.c,%,$(GPU_ONLY)))
 GPU_LINES   := $(if $(call has_header,check.h),$(LINES:%=$(DEBUG)/tests/%))
 FAKE_DEBUG  := $(DEBUG)/fake
 FAKE_LINES  := $(LINES:%=$(FAKE_DEBUG)/tests/%)
@@ -191,9 +194,9 @@ check: ## install what is missing, build, run the tests that need no GPU
 # Those of GPUs run on the driver without one, but not under sanitizers, which want other addresses.
 QUICK_FAKE := $(if $(SAN),,$(filter-out %/test_killed_daemon_gpu,$(FAKE_TESTS)))
 
-QUICK_FAKE += $(if $(SAN),,$(filter %/test_copy_daemon %/test_copy_end %/test_tiers,$(FAKE_LINES)))
+QUICK_FAKE += $(if $(SAN),,$(filter $(addprefix %/test_,copy_daemon copy_end tiers peer_direct),$(FAKE_LINES)))
 
-check-now: check-layers all tests $(QUICK_FAKE) $(if $(QUICK_FAKE),$(FAKE_GPU))
+check-now: check-layers all tests $(QUICK_FAKE) $(if $(QUICK_FAKE),$(FAKE_GPU) $(FAKE_UCX))
 	@scripts/check-names.sh $(DEBUG)/rooms
 	@scripts/run-tests --build $(DEBUG) $(if $(SAN),--slow) $(TESTS) $(QUICK_FAKE) $(PY_TESTS)
 
@@ -408,7 +411,7 @@ $(eval $(call variant_rules,$(DEBUG),DEBUG_FLAGS))
 
 # ---------------------------------------------------------------- tests
 
-$(TESTS): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
+$(sort $(TESTS) $(GPU_LINES)): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
 	$(call link,$(DEBUG_FLAGS),$(TEST_PKGS))
 
 FUZZ_HELP := $(addprefix $(DEBUG)/obj/tests/fuzz/,rig.o play_requests.o play_replies.o play_lend.o \
