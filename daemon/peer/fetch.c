@@ -279,8 +279,7 @@ kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
     f->offers = mem_array(PEERS_MAX, sizeof(*f->offers));
     f->missing = mem_array(f->n_keys, sizeof(*f->missing));
     f->words = (f->n_keys + 63) / 64;
-    f->bits =
-        mem_array((size_t)(FETCH_OFFERS + PEERS_MAX) * f->n_parts * f->words, sizeof(*f->bits));
+    f->bits = mem_array((size_t)FETCH_SETS * f->n_parts * f->words, sizeof(*f->bits));
     peers->n_fetches++;
     list_push_back(&peers->fetches, &f->link);
     status = f->keys != NULL && f->offers != NULL && f->missing != NULL && f->bits != NULL

@@ -46,7 +46,6 @@ struct offer {
     uint32_t firsts[KVC_PARTS_MAX]; /* where each lease begins */
     uint32_t parts[KVC_PARTS_MAX];  /* there */
     uint32_t wanted[KVC_PARTS_MAX]; /* keys of parts that are not full, to be leased */
-    bool off_gpu;                   /* something that it has leased is not to be read from a GPU */
 };
 
 struct fetch_chunk {
@@ -90,7 +89,16 @@ struct fetch {
     bool dropping;
 };
 
-enum fetch_set { FETCH_HERE, FETCH_COMING, FETCH_ANY, FETCH_OFFERS }; /* one an offer from here */
+/* Of two there is one an offer: what it has; and, by the place in its lease, what is to be read
+ * from its GPU. */
+enum fetch_set {
+    FETCH_HERE,
+    FETCH_COMING,
+    FETCH_ANY,
+    FETCH_OFFERS,
+    FETCH_ON_GPU = FETCH_OFFERS + PEERS_MAX,
+    FETCH_SETS = FETCH_ON_GPU + PEERS_MAX
+};
 static inline uint64_t *fetch_bits(const struct fetch *f, uint32_t set, uint32_t part)
 {
     return f->bits + ((size_t)set * f->n_parts + part) * f->words;

@@ -214,6 +214,21 @@ static void note_keys(const struct fetch *f, const struct offer *o, uint32_t p,
             has[k / 64] |= 1ull << k % 64;
 }
 
+/* Which of what it has leased lies on its GPU, and can be read there. */
+static void note_on_gpu(const struct fetch *f, const struct offer *o, uint32_t p,
+                        const struct message_answer *a)
+{
+    uint64_t *on = fetch_bits(f, FETCH_ON_GPU + (uint32_t)(o - f->offers), p);
+
+    memset(on, 0, f->words * sizeof(*on));
+    if (a->on_gpu == 0 || !gpu_is_read(o->peer, f->parts[p].shape->span))
+        return;
+    for (uint32_t i = 0; i < a->count && i < f->n_keys; i++)
+        if (a->on_gpu >= a->count ||
+            (i < a->n_keys && (message_u64(a->has, i / 64) & 1ull << i % 64) != 0))
+            on[i / 64] |= 1ull << i % 64;
+}
+
 static void note_answer(struct fetch *f, struct offer *o, uint32_t p,
                         const struct message_answer *a)
 {
@@ -223,7 +238,7 @@ static void note_answer(struct fetch *f, struct offer *o, uint32_t p,
     o->parts[p] = a->part;
     o->firsts[p] = a->first;
     o->load = a->load;
-    o->off_gpu = o->off_gpu || a->on_gpu < a->count;
+    note_on_gpu(f, o, p, a);
     if (f->state == FETCH_LEASING) {
         o->failed = o->failed || a->status != KVC_OK || a->lease == 0 || a->first != 0 ||
                     a->count != o->wanted[p];

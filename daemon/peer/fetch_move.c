@@ -13,40 +13,64 @@ struct assigned {
     struct store_location at;
 };
 
-/* Whether every block can be read from a GPU there into a GPU here. */
-static bool is_on_gpus(const struct fetch *f)
+static bool is_on_gpu(const struct fetch *f, uint32_t p, uint32_t key)
 {
-    for (uint32_t i = 0; i < f->n_offers; i++) {
-        const struct offer *o = &f->offers[i];
+    const struct fetch_source *source = &f->sources[key];
 
-        if (!o->used)
+    return fetch_has(f, FETCH_ON_GPU + source->offer, p, source->place);
+}
+
+#define TOGETHER 8u /* blocks in a row that are worth a batch of their own */
+
+/*
+ * Which keys of a part are read from GPUs there into GPUs here, a bit each, by their place in the
+ * save. A batch is of one way, so a few of them between others go the way of those. What does not
+ * come at all, since it is here, parts nothing.
+ */
+static void choose_gpu(const struct fetch *f, uint32_t p, uint64_t *to_gpu)
+{
+    const uint32_t first = f->parts[p].place, end = first + f->end - f->parts[p].start;
+    uint32_t start = 0, run = 0, others = 0;
+
+    for (uint32_t k = first; k < end; k++)
+        others += f->sources[k].offer != PEERS_MAX && !is_on_gpu(f, p, k);
+    for (uint32_t k = first; k <= end; k++) {
+        if (k < end && f->sources[k].offer == PEERS_MAX)
             continue;
-        if (o->peer == NULL || o->off_gpu)
-            return false;
-        for (uint32_t p = 0; p < f->n_parts; p++)
-            if (!gpu_is_read(o->peer, f->parts[p].shape->span))
-                return false;
+        if (k < end && is_on_gpu(f, p, k)) {
+            start = run == 0 ? k : start;
+            run++;
+            continue;
+        }
+        for (uint32_t i = start; i < k && (run >= TOGETHER || (run > 0 && others == 0)); i++)
+            to_gpu[i / 64] |= 1ull << i % 64;
+        run = 0;
     }
-    return true;
 }
 
 /* The daemon itself reads and writes host memory. */
-static enum store_place place_of(const struct fetch *f)
+static enum store_place place_of(const struct fetch *f, uint64_t *to_gpu)
 {
     if (peers_is_memory(f->peers, TIER_GPU))
         return STORE_PLACE_HOST_FIRST;
-    return !f->host_only && is_on_gpus(f) ? STORE_PLACE_GPU_OR_HOST : STORE_PLACE_HOST_ONLY;
+    if (f->host_only || f->peers->n_extents == 0)
+        return STORE_PLACE_HOST_ONLY;
+    for (uint32_t p = 0; p < f->n_parts; p++)
+        choose_gpu(f, p, to_gpu);
+    return STORE_PLACE_GPU_OR_HOST;
 }
 
 static kvc_status open_save(struct fetch *f, struct store_save_result *result)
 {
     struct store_save_entry entries[KVC_PARTS_MAX];
+    uint64_t to_gpu[KVC_KEYS_MAX / 64] = {0};
     const struct store_save req = {
         .entries = entries,
         .n_entries = f->n_parts,
         .checksums = true,
         .by_daemon = true,
-        .place = place_of(f),
+        .place = place_of(f, to_gpu),
+        .to_gpu = to_gpu,
     };
     struct store *store = f->peers->config.store;
     uint32_t short_of;

@@ -91,9 +91,12 @@ struct message_answer {
     uint32_t first, count; /* of the keys: the first run that it has */
     uint32_t part;         /* its number there */
     uint64_t load;         /* bytes that it is sending to everybody */
-    uint32_t n_keys;       /* of a QUERY without a lease, else 0 */
-    const uint8_t *has;    /* (n_keys + 63) / 64 x 8: a bit for each that it has */
-    uint32_t on_gpu;       /* of count, that MESSAGE_GPU has */
+    /* (n_keys + 63) / 64 x 8: a bit for each key. Of a QUERY without a lease: that it has. Of one
+     * with a lease, of which MESSAGE_GPU has some blocks, on_gpu, and not all: that it has; n_keys
+     * is the count then, and else 0. */
+    uint32_t n_keys;
+    const uint8_t *has;
+    uint32_t on_gpu;
 };
 
 /* Blocks of the lease by their place in it. Destinations: of MESSAGE_PUT, and of

@@ -22,8 +22,25 @@ static uint32_t find_part(const struct guest *g, const struct message_query *q)
     return index == TABLE_NONE ? 0 : index;
 }
 
+/* Which of the blocks that were leased MESSAGE_GPU has: none, all, or a bit each. */
+static void find_on_gpu(const struct guest *g, const struct store_lookup_part *part, uint8_t *bits,
+                        struct message_answer *answer)
+{
+    uint64_t in[KVC_KEYS_MAX / 64];
+
+    store_find_in(g->peers->config.store, TIER_GPU, part->part, part->keys, answer->count, in);
+    for (uint32_t i = 0; i < (answer->count + 63) / 64; i++) {
+        answer->on_gpu += (uint32_t)__builtin_popcountll(in[i]);
+        message_set_u64(bits, i, in[i]);
+    }
+    if (answer->on_gpu == 0 || answer->on_gpu == answer->count)
+        return;
+    answer->n_keys = answer->count;
+    answer->has = bits;
+}
+
 static void lease(const struct guest *g, const struct store_lookup_part *part, uint32_t lease_ms,
-                  struct message_answer *answer)
+                  uint8_t *bits, struct message_answer *answer)
 {
     const struct store_lookup lookup = {
         .lease_ms = lease_ms, .quiet = true, .parts = part, .n_parts = 1};
@@ -34,12 +51,12 @@ static void lease(const struct guest *g, const struct store_lookup_part *part, u
     answer->lease = result.lease;
     answer->count = result.count;
     if (g->gpu)
-        answer->on_gpu = result.in_tier[TIER_GPU];
+        find_on_gpu(g, part, bits, answer);
 }
 
 /* The first run of the keys that is here, leased for the guest. */
 static void find_run(const struct guest *g, const struct message_query *q, uint32_t index,
-                     const uint64_t *has, struct message_answer *answer)
+                     const uint64_t *has, uint8_t *bits, struct message_answer *answer)
 {
     const struct table *table = store_table(g->peers->config.store);
     struct store_lookup_part part = {
@@ -56,7 +73,7 @@ static void find_run(const struct guest *g, const struct message_query *q, uint3
     part.n_keys = q->n_keys - at;
     answer->first = at;
     answer->part = index;
-    lease(g, &part, q->lease_ms < LEASE_MS_MAX ? q->lease_ms : LEASE_MS_MAX, answer);
+    lease(g, &part, q->lease_ms < LEASE_MS_MAX ? q->lease_ms : LEASE_MS_MAX, bits, answer);
 }
 
 void serve_query(struct guest *g, const struct message_query *q)
@@ -69,7 +86,7 @@ void serve_query(struct guest *g, const struct message_query *q)
     if (part != 0 && peers_join(g->peers, g->owner, part) == KVC_OK)
         store_find(g->peers->config.store, part, q->keys, q->n_keys, has, coming);
     if (q->lease_ms > 0) {
-        find_run(g, q, part, has, &m.answer);
+        find_run(g, q, part, has, bits, &m.answer);
     } else {
         for (uint32_t i = 0; i < (q->n_keys + 63) / 64; i++)
             message_set_u64(bits, i, has[i]);

@@ -70,6 +70,7 @@ static struct save *make_save(struct owner *owner, const struct store_save *req,
     save->notify = req->notify;
     save->by_daemon = req->by_daemon;
     save->place = req->place;
+    save->to_gpu = req->to_gpu;
     list_init(&save->more);
     save->admission = admission;
     note_slices(owner->store, req, save);
@@ -104,14 +105,20 @@ static struct room_place reach_of(const struct save *save)
                                .near = owner->near_mapped};
 }
 
-/* A host slot, where one is wanted first, is no part of a run of the other tier's. */
-static enum room take_room(const struct save *save, struct admission_entry *entry,
+static bool may_go_to_gpu(const struct save *save, uint32_t i)
+{
+    return save->place == STORE_PLACE_GPU_OR_HOST &&
+           (save->to_gpu == NULL || (save->to_gpu[i / 64] & 1ull << i % 64) != 0);
+}
+
+/* For key i. A host slot, where one is wanted first, is no part of a run of the other tier's. */
+static enum room take_room(const struct save *save, struct admission_entry *entry, uint32_t i,
                            enum tier_kind *tier, uint32_t *slot)
 {
     if (save->place != STORE_PLACE_GPU_FIRST) {
         entry->over = false;
         *tier = TIER_GPU;
-        if (save->place == STORE_PLACE_GPU_OR_HOST && room_take_gpu(entry->partition, slot))
+        if (may_go_to_gpu(save, i) && room_take_gpu(entry->partition, slot))
             return ROOM_TAKEN;
         *tier = TIER_HOST;
         if (room_take_host(entry->partition, slot))
@@ -140,7 +147,7 @@ static enum room assign(struct store *store, struct save *save, struct admission
     struct admission *admission = save->admission;
     enum tier_kind tier;
     uint32_t slot, id;
-    enum room room = take_room(save, entry, &tier, &slot);
+    enum room room = take_room(save, entry, i, &tier, &slot);
     struct table_slot *record;
 
     if (room != ROOM_TAKEN)

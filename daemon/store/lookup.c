@@ -254,6 +254,19 @@ void store_find(const struct store *store, uint32_t part, const uint8_t *keys, u
     }
 }
 
+void store_find_in(const struct store *store, enum tier_kind tier, uint32_t part,
+                   const uint8_t *keys, uint32_t n, uint64_t *in)
+{
+    memset(in, 0, (n + 63) / 64 * sizeof(*in));
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t id = blocks_find(store->blocks, part, keys + (size_t)i * KVC_KEY_BYTES);
+        const struct block *block = id != BLOCK_NONE ? blocks_get(store->blocks, id) : NULL;
+
+        if (block != NULL && block->state == BLOCK_READY && tier_of(block) == tier)
+            in[i / 64] |= 1ull << i % 64;
+    }
+}
+
 uint32_t store_needed(const struct store *store, uint32_t part)
 {
     return part_needed(store, part);

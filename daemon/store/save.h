@@ -67,6 +67,7 @@ struct save {
     bool checksums, notify;
     bool by_daemon;
     enum store_place place;
+    const uint64_t *to_gpu; /* SAVE_ADMITTING: store_save's */
     bool by_slices;
     struct list more; /* by_slices: later calls */
     uint32_t n_slots, n_chunks;

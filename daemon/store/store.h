@@ -304,6 +304,9 @@ kvc_status store_lookup(struct store *store, struct owner *owner, const struct s
 /* Which keys of a part are here, or being filled: a bit a key, (n + 63) / 64 words of each. */
 void store_find(const struct store *store, uint32_t part, const uint8_t *keys, uint32_t n,
                 uint64_t *ready, uint64_t *coming);
+/* Which of them are in a tier where loads take them from: the same. */
+void store_find_in(const struct store *store, enum tier_kind tier, uint32_t part,
+                   const uint8_t *keys, uint32_t n, uint64_t *in);
 /* How many blocks in front of a boundary the rule of a part needs; UINT32_MAX: all. */
 uint32_t store_needed(const struct store *store, uint32_t part);
 kvc_status store_extend(struct store *store, struct owner *owner, uint64_t lease, uint32_t ms,
@@ -382,6 +385,9 @@ struct store_save {
     uint32_t request; /* the packet's sequence number, for aborts that name it */
     bool by_daemon;   /* the daemon copies: into any slot, and store_chunk_copied is the proof */
     enum store_place place;
+    /* Of STORE_PLACE_GPU_OR_HOST, a bit a key over all entries: only these go to the gpu tier. NULL:
+     * all may. Stays until the save is sealed. */
+    const uint64_t *to_gpu;
     /*
      * What is assigned at once need not be found by lookups and other saves before the caller calls
      * store_save_list, which it does before it calls anything else of the store but
