@@ -6,7 +6,7 @@
 
 #define ROUNDS_MAX     4u
 #define HOLD_MS        2000u  /* what came is leased here, so that its waiter can */
-#define LEASE_SLACK_MS 30000u /* at the source, behind the deadline */
+#define LEASE_SLACK_MS 30000u /* at the source, behind the deadline: batches that move end */
 
 enum fetch_state {
     FETCH_ASKING,  /* answers are waited for */
@@ -126,9 +126,9 @@ bool fetch_is_decided(const struct fetch *fetch, uint64_t now);
 void fetch_release(struct fetch *fetch, struct offer *offer); /* its leases */
 void fetch_release_all(struct fetch *fetch);
 
-/* Asks one peer for keys of one part; lease_ms 0: which of them it has. */
+/* Asks one peer for keys of one part: to lease them, or which of them it has. */
 void fetch_query(const struct fetch *fetch, struct peer *peer, uint64_t id, uint32_t part,
-                 uint32_t lease_ms, const uint8_t *keys, uint32_t n_keys);
+                 bool lease, const uint8_t *keys, uint32_t n_keys);
 
 /* fetch_choose.c */
 

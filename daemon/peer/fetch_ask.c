@@ -48,8 +48,17 @@ void fetch_exclude(struct fetch *f, struct peer *peer)
         f->failed[f->n_failed++] = peer;
 }
 
-void fetch_query(const struct fetch *f, struct peer *peer, uint64_t id, uint32_t p,
-                 uint32_t lease_ms, const uint8_t *keys, uint32_t n_keys)
+/* It outlasts the fetch. */
+static uint32_t lease_ms(const struct fetch *f)
+{
+    const uint64_t now = clock_now_us();
+    const uint64_t left = f->deadline_us > now ? f->deadline_us - now : 0;
+
+    return (uint32_t)(left / CLOCK_MS_US) + LEASE_SLACK_MS;
+}
+
+void fetch_query(const struct fetch *f, struct peer *peer, uint64_t id, uint32_t p, bool lease,
+                 const uint8_t *keys, uint32_t n_keys)
 {
     const struct table *table = store_table(f->peers->config.store);
     const struct table_part *part = table_part(table, f->parts[p].part);
@@ -61,7 +70,7 @@ void fetch_query(const struct fetch *f, struct peer *peer, uint64_t id, uint32_t
             .fingerprint = table_layout(table, part->layout)->fingerprint,
             .rule = part->rule,
             .window = part->window,
-            .lease_ms = lease_ms,
+            .lease_ms = lease ? lease_ms(f) : 0,
             .keys = keys,
             .n_keys = n_keys,
         }};
@@ -95,10 +104,10 @@ static void ask_peer(struct fetch *f, struct peer *peer)
             memcpy(missing + i * KVC_KEY_BYTES, part->keys + f->missing[i] * KVC_KEY_BYTES,
                    KVC_KEY_BYTES);
         if (fetch_is_full(f, p))
-            fetch_query(f, peer, offer->first_id + p, p, LEASE_SLACK_MS, missing, f->n_missing);
+            fetch_query(f, peer, offer->first_id + p, p, true, missing, f->n_missing);
         else
-            fetch_query(f, peer, offer->first_id + p, p, 0, part->keys + f->base * KVC_KEY_BYTES,
-                        f->n_keys - f->base);
+            fetch_query(f, peer, offer->first_id + p, p, false,
+                        part->keys + f->base * KVC_KEY_BYTES, f->n_keys - f->base);
     }
 }
 

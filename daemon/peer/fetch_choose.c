@@ -185,7 +185,7 @@ static void lease_at(struct fetch *f, uint32_t i)
                        KVC_KEY_BYTES);
         o->answered &= ~(1ull << p);
         o->n_due++;
-        fetch_query(f, o->peer, o->first_id + p, p, LEASE_SLACK_MS, keys, n);
+        fetch_query(f, o->peer, o->first_id + p, p, true, keys, n);
     }
 }
 

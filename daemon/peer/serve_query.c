@@ -3,7 +3,7 @@
 
 #include "daemon/peer/state.h"
 
-#define LEASE_MS_MAX 60000u /* of a guest */
+#define LEASE_MS_MAX (KVC_REMOTE_MS_MAX + 30000u) /* of a guest: a fetch, and then some */
 
 /* The part that this is here, if anybody has it: 0: nobody has, or nothing is shared now. */
 static uint32_t find_part(const struct guest *g, const struct message_query *q)

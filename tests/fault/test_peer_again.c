@@ -104,6 +104,29 @@ START_TEST(F10_a_write_that_comes_late)
 }
 END_TEST
 
+/* Longer than any lease of blocks that were fetched at once. */
+START_TEST(T12_a_lease_at_the_source_outlasts_the_fetch)
+{
+    const char *const args[] = {"--transfer", "views", "--peer-time", "60s", NULL};
+    struct daemon *source;
+    uint32_t blocks;
+
+    begin(args, KVC_REMOTE_MS_MAX);
+    source = p.daemons[0];
+    engine_put(&a, 100, BLOCKS);
+    daemon_fault_arm(source, "peer.pack_late", 0, UINT32_MAX);
+    ck_assert_int_eq(engine_try_lookup(&b, 100, BLOCKS), KVC_OK);
+    wait_for(daemon_fault_fired(source, "peer.pack_late") > 0, MS);
+    /* Half of them are not asked for yet. */
+    daemon_clock_advance(source, 50000000);
+    daemon_fault_off(source, "*");
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, BLOCKS);
+    engine_verify(&b, 100, BLOCKS);
+    end();
+}
+END_TEST
+
 static struct admin_debug_reply used(void)
 {
     const struct admin_debug nothing = {0};
@@ -150,4 +173,5 @@ END_TEST
 
 CHECK_MAIN_LOOPS("fault/peer_again", check_long() ? 4 * CHECK_LIFE_S : CHECK_LIFE_S,
                  {F10_a_write_that_comes_late, 0, 1},
+                 {T12_a_lease_at_the_source_outlasts_the_fetch, 0, 0},
                  {F47_a_peer_that_comes_back_again_and_again, 0, 0})
