@@ -44,6 +44,8 @@ struct directory *directory_answered(redisAsyncContext *redis)
 
     if (d != NULL && d->owed > 0)
         d->owed--;
+    if (d != NULL)
+        d->silent_ms = 0;
     return d;
 }
 
@@ -59,6 +61,7 @@ static void down(struct directory *d, const char *why)
 {
     d->redis = NULL;
     d->owed = 0;
+    d->silent_ms = 0;
     directory_set_state(d, DIRECTORY_WAITING);
     if (!d->said_down && !d->stopping)
         log_warn("directory", "directory lost address=%s:%s reason=\"%s\"", d->config.host,
@@ -103,14 +106,29 @@ static void disconnected_cb(const redisAsyncContext *redis, int status)
         down(d, status != REDIS_OK ? redis->errstr : "closed");
 }
 
-static void late_cb(uv_timer_t *timer)
+static void give_up(struct directory *d, const char *why)
 {
-    struct directory *d = container_of(timer, struct directory, timer);
     redisAsyncContext *redis = d->redis;
 
     redis->data = NULL;
     redisAsyncFree(redis);
-    down(d, "no connection in time");
+    down(d, why);
+}
+
+static void late_cb(uv_timer_t *timer)
+{
+    give_up(container_of(timer, struct directory, timer), "no connection in time");
+}
+
+/* Its machine may be gone without a word, and then nobody else says so. */
+bool directory_gives_up(struct directory *d, uint32_t ms)
+{
+    if (d->owed > 0)
+        d->silent_ms += ms;
+    if (d->silent_ms <= d->config.ttl_ms)
+        return false;
+    give_up(d, "it does not answer");
+    return true;
 }
 
 static void connect_to(struct directory *d, const struct sockaddr *address)

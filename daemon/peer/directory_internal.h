@@ -25,6 +25,7 @@ struct directory {
     uv_timer_t timer;
     uv_getaddrinfo_t resolving;
     uint32_t backoff_ms, owed;
+    uint32_t silent_ms;                          /* in which something was owed and nothing came */
     bool stopping, quiet, timer_open, said_down; /* quiet: nothing is said of what is here */
     enum tier_kind walk_tier;
     uint32_t walk_slot;
@@ -34,6 +35,8 @@ struct directory {
 /* directory.c */
 void directory_set_state(struct directory *directory, enum directory_state state);
 bool directory_is_connected(const struct directory *directory);
+/* So much time of its timer has passed; true: it was silent for too long, and is given up. */
+bool directory_gives_up(struct directory *directory, uint32_t ms);
 /* Whose reply a callback has, which is owed no more; NULL: nobody's any more. */
 struct directory *directory_answered(redisAsyncContext *redis);
 

@@ -173,6 +173,8 @@ static void refresh_cb(uv_timer_t *timer)
 {
     struct directory *d = container_of(timer, struct directory, timer);
 
+    if (directory_gives_up(d, d->config.ttl_ms / 3))
+        return;
     refresh(d);
     uv_timer_start(&d->timer, refresh_cb, d->config.ttl_ms / 3, 0);
 }
@@ -185,6 +187,8 @@ static void walk_cb(uv_timer_t *timer)
     const struct table_tier *tiers = table_header(table)->tiers;
     uint32_t left = WALK_SLOTS;
 
+    if (directory_gives_up(d, WALK_MS))
+        return;
     while (d->walk_tier < TIER_COUNT && left > 0 && d->owed < OWED_MAX / 2) {
         const uint32_t n = tiers[d->walk_tier].extents * tiers[d->walk_tier].slots_per_extent;
         const struct table_slot *slot;

@@ -58,6 +58,16 @@ bool redis_start_at(const char *address, int port)
     return true;
 }
 
+void redis_freeze(void)
+{
+    ck_assert_int_eq(kill(server, SIGSTOP), 0);
+}
+
+void redis_thaw(void)
+{
+    ck_assert_int_eq(kill(server, SIGCONT), 0);
+}
+
 void redis_kill(void)
 {
     kill(server, SIGKILL);

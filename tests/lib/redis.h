@@ -9,5 +9,8 @@
 bool redis_start(int port);
 bool redis_start_at(const char *address, int port);
 void redis_kill(void);
+// It keeps its connections, and says nothing.
+void redis_freeze(void);
+void redis_thaw(void);
 
 #endif

@@ -316,6 +316,34 @@ START_TEST(T18_a_directory_that_is_down_costs_remote_hits_and_no_more)
 }
 END_TEST
 
+/* Nothing says that it is gone, as when its machine is. */
+START_TEST(T18_a_directory_that_hangs_is_given_up_and_comes_back)
+{
+    struct timespec before, after;
+
+    BEGIN();
+    engine_put(&a, 100, 20);
+    wait_for(count_keys(0) == 20, MS);
+    redis_freeze();
+    for (int i = 0; i < 2; i++) {
+        daemon_log_expect(d[i], "directory lost");
+        wait_for(daemon_log_count(d[i], "it does not answer") > 0, MS);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    ck_assert_uint_eq(engine_lookup_all(&b, 100, 20), 0);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    ck_assert_int_le(after.tv_sec - before.tv_sec, 1);
+    engine_put(&a, 200, 30);
+    redis_thaw();
+    wait_for(count_keys(0) == 50, MS);
+    wait_for(engine_lookup_all(&b, 100, 20) == 20, MS);
+    engine_load(&b);
+    engine_release(&b);
+    engine_verify_all(&b, 200, 30);
+    end();
+}
+END_TEST
+
 /* Peers that are named in the settings are asked whatever the directory says. */
 START_TEST(T18_named_peers_need_no_directory)
 {
@@ -343,4 +371,4 @@ CHECK_MAIN("peer/directory", CHECK_LIFE_S, T17_daemons_find_each_other_by_the_di
            T17_who_stops_takes_back_what_it_said, T17_who_drains_takes_it_back_and_says_it_again,
            T18_what_is_dropped_leaves_the_directory,
            T18_a_directory_that_is_down_costs_remote_hits_and_no_more,
-           T18_named_peers_need_no_directory)
+           T18_a_directory_that_hangs_is_given_up_and_comes_back, T18_named_peers_need_no_directory)
