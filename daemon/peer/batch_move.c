@@ -245,6 +245,7 @@ void batch_result(struct peer *peer, const struct message_result *result)
     }
     if (result->status == KVC_E_DEVICE && b->mode == MESSAGE_GET && peer->may_send) {
         b->mode = MESSAGE_SEND; /* what cannot be read there can be sent */
+        batch_mark(b);
         send_fetch(b);
         return;
     }

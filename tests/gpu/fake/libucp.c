@@ -3,8 +3,9 @@
 // that as host memory, and shows a lane that reads it; what it does not change the system's does.
 //
 // With $KVC_FAKE_UCX_APART no process maps another's memory: keys are opened, and of no use. While
-// there is a file $KVC_FAKE_UCX_DEAF.PID, the process of that PID does nothing of what UCX asks of it:
-// reads of its memory are under way.
+// there is a file $KVC_FAKE_UCX_DEAF.PID, the process of that PID does nothing of what UCX asks of
+// it: reads of its memory are under way. $KVC_FAKE_UCX_LANE is the lane that is shown instead, as
+// "rc_mlx5/mlx5_0:1".
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -152,7 +153,9 @@ EXPORT unsigned ucp_worker_progress(ucp_worker_h worker)
 
 EXPORT void ucp_ep_print_info(ucp_ep_h ep, FILE *stream)
 {
+    const char *lane = getenv("KVC_FAKE_UCX_LANE");
+
     REAL(ucp_ep_print_info)(ep, stream);
-    fprintf(stream,
-            "#                 lane[9]:  9:cuda_ipc/cuda.0 md[9]         -> md[9]/cuda_ipc\n");
+    fprintf(stream, "#                 lane[9]:  9:%s md[9]         -> md[9]/lane\n",
+            lane != NULL ? lane : "cuda_ipc/cuda.0");
 }
