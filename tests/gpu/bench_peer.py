@@ -16,6 +16,7 @@ measured.
 
 KVC_UCX names the daemons' libucp, where it is not the system's; or several, with commas between.
 KVC_BENCH_WAYS: which of gpu, exact, bare, nixl, perftest, views are measured, in this order.
+KVC_BENCH_GPUS=1: both daemons are on one GPU, so that changes can be compared where there is one.
 """
 
 import contextlib
@@ -37,6 +38,7 @@ SLICES = 64
 SIZES = {"192 KiB": 3072, "2 MiB": 256 if kit.REHEARSE else 32768}  # of a slice
 BYTES = (16 if kit.REHEARSE else 192) << 20  # of a fetch for the throughput
 KINDS = {"always full": (FULL,), "alternating": (1, FULL), "sustained small": (1,)}
+GPUS = int(os.environ.get("KVC_BENCH_GPUS", "2"))
 BEGAN = time.monotonic()
 
 
@@ -45,7 +47,7 @@ def say(text):
 
 
 def device(gpu):
-    return "cpu" if kit.REHEARSE else f"cuda:{gpu}"
+    return "cpu" if kit.REHEARSE else f"cuda:{gpu % GPUS}"
 
 
 def keys(first, n):
@@ -56,14 +58,12 @@ class Side:
     """A process with a GPU: a worker of one daemon, and one end of the other ways."""
 
     def __init__(self, gpu):
-        self.torch = torch = kit.need_gpus()
+        self.torch = torch = kit.need_gpus(1 if kit.REHEARSE else GPUS)
         self.on_gpu = 0
-        self.gpu, self.device = gpu, device(gpu)
+        self.number, self.gpu, self.device = gpu, gpu % GPUS, device(gpu)
         torch.zeros(1, device=self.device)
         if not kit.REHEARSE:
-            if torch.cuda.device_count() < 2:
-                raise kit.Waived("fewer than 2 GPUs")
-            torch.cuda.set_device(gpu)
+            torch.cuda.set_device(self.gpu)
         self.client = None
 
     def machine(self):
@@ -197,7 +197,7 @@ class Side:
         torch = self.torch
         self.memory = torch.randint(256, (n, size), dtype=torch.uint8, device=self.device)
         kit.sync(torch)
-        self.agent = nixl.nixl_agent(f"side{self.gpu}-{size}", nixl.nixl_agent_config(backends=["UCX"]))
+        self.agent = nixl.nixl_agent(f"side{self.number}-{size}", nixl.nixl_agent_config(backends=["UCX"]))
         self.kind, on = ("DRAM", 0) if kit.REHEARSE else ("VRAM", self.gpu)
         address = self.memory.data_ptr()
         self.agent.register_memory([(address, self.memory.numel(), on, "")], self.kind)
@@ -261,8 +261,8 @@ class Side:
 
     def sync_both(self):
         if not kit.REHEARSE:
-            self.torch.cuda.synchronize(0)
-            self.torch.cuda.synchronize(1)
+            for gpu in range(GPUS):
+                self.torch.cuda.synchronize(gpu)
 
 
 def sides():
@@ -299,8 +299,9 @@ def hosts(transfer, library, a, b, transports="tcp"):  # no memory that two host
             ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
             capture_output=True, text=True, check=True,
         )
-        for arguments, name in zip(own, out.stdout.split()):
-            arguments += ["--gpus", name]
+        names = out.stdout.split()
+        for gpu, arguments in enumerate(own):
+            arguments += ["--gpus", names[gpu % GPUS]]
     own = [arguments + ["--ucx", library] for arguments in own]
     os.environ["UCX_TLS"] = transports
     try:
@@ -415,7 +416,7 @@ def perftest(library):
             time.sleep(0.5)
             try:
                 out = subprocess.run([program, "127.0.0.1", *what], capture_output=True, text=True,
-                                     env=dict(own, CUDA_VISIBLE_DEVICES="1"), timeout=20).stdout
+                                     env=dict(own, CUDA_VISIBLE_DEVICES=str(GPUS - 1)), timeout=20).stdout
                 line = [x for x in out.splitlines() if re.match(r"^\s*[0-9]", x)]
                 say(f"ucx_perftest, get of {name}, {window} at a time: "
                     f"{' '.join(line[-1].split()) if line else out[-300:]}")
