@@ -11,14 +11,24 @@
 #include "daemon/base/mem.h"
 #include "daemon/peer/state.h"
 
+#define GUESTS_MAX    (2 * PEERS_MAX) /* that have passed the greeting */
+#define CONNECTED_MAX 256u            /* with those that have not: each has 128 KiB of buffers */
+
+static bool has_greeted(const struct guest *g)
+{
+    return g->lanes.slab.base != NULL;
+}
+
 static void free_guest(struct guest *g)
 {
     struct peers *peers = g->peers;
 
     if (g->owner != NULL)
         store_owner_end(peers->config.store, g->owner);
-    if (g->lanes.slab.base != NULL)
+    if (has_greeted(g)) {
         lanes_close(peers, &g->lanes);
+        peers->n_greeted--;
+    }
     list_remove(&g->link);
     peers->n_guests--;
     mem_free(g);
@@ -44,8 +54,9 @@ static bool on_ready(void *arg, struct link *link, struct message_ready *ready)
     struct guest *g = arg;
 
     (void)link;
-    if (g->peers->n_guests > 2 * PEERS_MAX || lanes_open(g->peers, &g->lanes) != KVC_OK)
+    if (g->peers->n_greeted == GUESTS_MAX || lanes_open(g->peers, &g->lanes) != KVC_OK)
         return false;
+    g->peers->n_greeted++;
     g->registrations = 1;
     peers_describe(g->peers, &g->lanes, ready);
     return true;
@@ -182,6 +193,21 @@ static void on_ended(void *arg, struct link *link, const char *why)
 
 const struct link_events guest_events = {on_ready, on_open, on_message, on_ended};
 
+/* Who says nothing keeps nobody out: the first of them goes, since peers greet at once. */
+static void make_room(struct peers *peers)
+{
+    struct guest *g;
+
+    if (peers->n_guests < CONNECTED_MAX)
+        return;
+    list_for_each(g, &peers->guests, link) {
+        if (has_greeted(g) || g->control == NULL || g->control->state == LINK_CLOSING)
+            continue;
+        link_end(g->control, "others want to greet, too");
+        return;
+    }
+}
+
 void guest_accept(struct peers *peers, uv_stream_t *listener)
 {
     struct guest *g = mem_zalloc(sizeof(*g));
@@ -200,6 +226,7 @@ void guest_accept(struct peers *peers, uv_stream_t *listener)
         mem_free(g);
         return;
     }
+    make_room(peers);
     list_push_back(&peers->guests, &g->link);
     peers->n_guests++;
     snprintf(g->name, sizeof(g->name), "%s", g->control->name);

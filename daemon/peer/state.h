@@ -73,11 +73,12 @@ struct peer {
     struct peers *peers;
     enum peer_state state;
     bool hinted;     /* known by the directory: asked only for what that says it has */
+    bool retired;    /* its place is another's: it goes when its timer is closed */
     uint32_t tenant; /* whose blocks are shared with it */
     char name[PEER_NAME_MAX], host[PEER_NAME_MAX], port[8];
     uv_timer_t timer; /* the next attempt; or the next look whether it lives */
     uv_getaddrinfo_t resolving;
-    uint32_t backoff_ms, attempts;
+    uint32_t backoff_ms, attempts; /* since it was open */
     uint64_t pinged_us;
     struct sockaddr_storage address; /* the latest that its name had; family 0: none yet */
     char reason[96];                 /* why it is not open, or why in this mode */
@@ -145,6 +146,7 @@ struct peers {
     char directory_host[PEER_NAME_MAX], directory_port[8];
     uint32_t tenant; /* of peers that name none, and of the directory */
     struct list list, guests, fillers, fetches, shapes;
+    uint32_t n_greeted; /* guests that have lanes */
     uint32_t n_peers, n_guests, n_fetches, n_batches, n_services, n_warmings;
     uint64_t next_id; /* of queries and batches: begins at random, so that no stranger guesses it */
     uint64_t passes;  /* over the fetches */
@@ -214,6 +216,9 @@ void peers_tick_soon(struct peers *peers);
 kvc_status peer_add(struct peers *peers, const struct peer_name *name, uint32_t tenant,
                     bool hinted);
 void peer_stop(struct peer *peer);
+/* Makes room for another: of those that the directory had, one that is not to be reached goes soon.
+ */
+void peers_retire_one(struct peers *peers);
 void peer_look(struct peer *peer, uint64_t now); /* whether it lives */
 void peer_free(struct peer *peer);
 extern const struct link_events peer_events;

@@ -175,6 +175,31 @@ START_TEST(who_says_nothing_is_cut)
 }
 END_TEST
 
+#define SILENT 300
+
+/* As many as may be connected, and more; a peer that comes after them is let in all the same. */
+START_TEST(T13_who_says_nothing_keeps_nobody_out)
+{
+    static const char *const args[] = {"--peer-time", "60s", NULL};
+    int socks[SILENT];
+    struct pair_row row;
+
+    pair_open(&p, 2, args);
+    engine_open(&a, daemon_socket(p.daemons[0]));
+    engine_put(&a, 100, 100);
+    for (int i = 0; i < SILENT; i++)
+        socks[i] = dial();
+    daemon_restart_killed(p.daemons[1]);
+    wait_for(pair_look(p.daemons[1], "serves", 0, &row) && strcmp(row.state, "open") == 0, MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    for (int i = 0; i < SILENT - 256; i++)
+        expect_closed(socks[i]);
+    end();
+    for (int i = SILENT - 256; i < SILENT; i++)
+        close(socks[i]);
+}
+END_TEST
+
 /* Secrets. */
 
 static const char *secret_file(const char *name, const char *text)
@@ -573,9 +598,9 @@ END_TEST
 
 CHECK_MAIN_LOOPS("peer/hostile", CHECK_LIFE_S, {garbage, 0, 0},
                  {a_greeting_with_one_byte_changed, 0, 0}, {messages_before_their_time, 0, 0},
-                 {who_says_nothing_is_cut, 0, 0}, {peers_with_the_same_secret, 0, 0},
-                 {peers_with_other_secrets, 0, 1}, {settings_that_are_wrong, 0, 0},
-                 {what_peers_need_is_not_there, 0, 2},
+                 {who_says_nothing_is_cut, 0, 0}, {T13_who_says_nothing_keeps_nobody_out, 0, 0},
+                 {peers_with_the_same_secret, 0, 0}, {peers_with_other_secrets, 0, 1},
+                 {settings_that_are_wrong, 0, 0}, {what_peers_need_is_not_there, 0, 2},
                  {T13_a_call_that_no_guest_has_announced, 0, 0},
                  {T12_only_what_is_leased_for_this_peer, 0, 0},
                  {T4_a_view_of_another_length_is_refused, 0, 0},
