@@ -38,6 +38,8 @@ static void stopped_cb(uv_handle_t *handle)
     struct peer *peer = container_of((uv_timer_t *)handle, struct peer, timer);
 
     set_state(peer, PEER_STOPPED);
+    if (peer->retired)
+        peer_free(peer);
 }
 
 /* Nothing of the last attempt is left: waits for the next, or is at its end. */
@@ -243,6 +245,7 @@ static void joined_cb(struct ucx_op *op, kvc_status status)
         return;
     }
     peer->backoff_ms = BACKOFF_MS;
+    peer->attempts = 0;
     set_state(peer, PEER_OPEN);
     if (peer->gpu_wanted)
         link_send(peer->control, &(struct message){.type = MESSAGE_ASK_KEYS, .id = peer->epoch});
@@ -379,6 +382,8 @@ kvc_status peer_add(struct peers *peers, const struct peer_name *name, uint32_t 
 
 void peer_stop(struct peer *peer)
 {
+    if (peer->retired)
+        return;
     if (peer->control != NULL)
         link_end(peer->control, "the daemon stops");
     else if (peer->state == PEER_WAITING)
@@ -392,7 +397,42 @@ void peer_free(struct peer *peer)
     assert(peer->state == PEER_STOPPED && list_empty(&peer->running));
     lanes_close(peer->peers, &peer->lanes);
     list_remove(&peer->link);
+    peer->peers->n_peers--;
     mem_free(peer);
+}
+
+/* What it has counted stays counted. */
+static void retire(struct peer *peer)
+{
+    struct peers_figures *figures = &peer->peers->figures;
+
+    figures->useful_bytes += peer->useful;
+    figures->wire_bytes += peer->wire;
+    figures->stale += peer->stale;
+    for (enum view view = 0; view < VIEW_COUNT; view++)
+        figures->batches[view] += peer->batches[view];
+    peer->useful = peer->wire = peer->stale = 0;
+    memset(peer->batches, 0, sizeof(peer->batches));
+    peer->retired = true;
+    log_info("peer", "peer gives up its place name=%s reason=\"%s\"", peer->name, peer->reason);
+    uv_close((uv_handle_t *)&peer->timer, stopped_cb);
+}
+
+void peers_retire_one(struct peers *peers)
+{
+    struct peer *peer, *oldest = NULL;
+
+    list_for_each(peer, &peers->list, link) {
+        if (peer->retired)
+            return;
+        /* Twice, so that one that has just come is not taken for one that is gone. */
+        if (peer->hinted && peer->state == PEER_WAITING && peer->attempts >= 2 &&
+            list_empty(&peer->running) && list_empty(&peer->waiting) &&
+            (oldest == NULL || peer->attempts > oldest->attempts))
+            oldest = peer;
+    }
+    if (oldest != NULL)
+        retire(oldest);
 }
 
 void peer_look(struct peer *peer, uint64_t now)

@@ -225,12 +225,15 @@ static void node_cb(struct peers *peers, const char *name)
     struct peer_name node = {0};
     const struct peer *peer;
 
-    if (peers->stopping || !peer_name_split(name, node.host, node.port) ||
-        peers->n_peers == PEERS_MAX)
+    if (peers->stopping || !peer_name_split(name, node.host, node.port))
         return;
     list_for_each(peer, &peers->list, link)
         if (strcmp(peer->host, node.host) == 0 && strcmp(peer->port, node.port) == 0)
             return;
+    if (peers->n_peers == PEERS_MAX) {
+        peers_retire_one(peers); /* this one is found again then */
+        return;
+    }
     log_info("peer", "the directory has a peer name=%s", name);
     if (peer_add(peers, &node, peers->tenant, true) != KVC_OK)
         log_warn("peer", "no memory for a peer name=%s", name);

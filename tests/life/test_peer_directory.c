@@ -15,6 +15,7 @@
 
 #define MS      8000
 #define SLIDING 20u /* blocks of a prompt */
+#define PEERS   16  /* that a daemon knows, at most */
 
 static int port;
 static redisContext *client;
@@ -177,6 +178,37 @@ START_TEST(T17_models_without_a_full_part_are_in_it)
         kv_free(&kv[i]);
         daemon_clock_advance(d[i], 2100000);
     }
+    end();
+}
+END_TEST
+
+/* Nodes come and go, each at an address of its own: those that are gone keep nobody out. */
+START_TEST(T17_nodes_that_are_gone_make_room_for_others)
+{
+    char name[32];
+
+    port = pair_port();
+    if (!redis_start(port))
+        TEST_SKIP("no redis-server");
+    ask_it();
+    snprintf(directory, sizeof(directory), "127.0.0.1:%d", port);
+    for (int i = 0; i < PEERS; i++) {
+        snprintf(name, sizeof(name), "127.0.0.2:%d", pair_port());
+        freeReplyObject(redisCommand(client, "SADD kvcached:nodes %s", name));
+        freeReplyObject(redisCommand(client, "SET kvcached:node:%s 1 PX 1000", name));
+    }
+    d[0] = start(0);
+    wait_for(daemon_log_count(d[0], "the directory has a peer") == PEERS, MS);
+    d[1] = start(1);
+    wait_for(linked(), 2 * MS);
+    engine_open(&a, daemon_socket(d[0]));
+    engine_open_with_peers(&b, daemon_socket(d[1]), 2000);
+    engine_put(&b, 100, 10);
+    engine_close(&a);
+    engine_open_with_peers(&a, daemon_socket(d[0]), 2000);
+    wait_for(engine_lookup_all(&a, 100, 10) == 10, MS);
+    engine_load(&a);
+    engine_release(&a);
     end();
 }
 END_TEST
@@ -366,9 +398,9 @@ START_TEST(T18_named_peers_need_no_directory)
 END_TEST
 
 CHECK_MAIN("peer/directory", CHECK_LIFE_S, T17_daemons_find_each_other_by_the_directory,
-           T17_models_without_a_full_part_are_in_it, T17_a_stale_hint_is_a_miss,
-           T17_who_was_silent_says_everything_again, T17_what_a_dead_node_had_vanishes,
-           T17_who_stops_takes_back_what_it_said, T17_who_drains_takes_it_back_and_says_it_again,
-           T18_what_is_dropped_leaves_the_directory,
+           T17_models_without_a_full_part_are_in_it, T17_nodes_that_are_gone_make_room_for_others,
+           T17_a_stale_hint_is_a_miss, T17_who_was_silent_says_everything_again,
+           T17_what_a_dead_node_had_vanishes, T17_who_stops_takes_back_what_it_said,
+           T17_who_drains_takes_it_back_and_says_it_again, T18_what_is_dropped_leaves_the_directory,
            T18_a_directory_that_is_down_costs_remote_hits_and_no_more,
            T18_a_directory_that_hangs_is_given_up_and_comes_back, T18_named_peers_need_no_directory)
