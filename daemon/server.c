@@ -12,12 +12,12 @@
 #include "daemon/base/guard.h"
 #include "daemon/base/list.h"
 #include "daemon/base/log.h"
-#include "daemon/base/mem.h"
 #include "daemon/config_shares.h"
 #include "daemon/conn/watch.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/peer/peer.h"
 #include "daemon/service.h"
+#include "daemon/settings.h"
 #include "daemon/setup.h"
 #include "daemon/sockets.h"
 #include "daemon/tier/copier.h"
@@ -30,8 +30,8 @@
 #define DRAIN_LOOK_MS 5
 
 struct server {
-    struct config *config;
-    const struct config_source *source;
+    const struct config *config;
+    struct settings settings;
     struct device device;
     uv_loop_t loop;
     uv_signal_t terminate, interrupt, hangup;
@@ -40,7 +40,6 @@ struct server {
     uint64_t drain_until_us;
     bool draining;
     struct service *service;
-    struct config_access access;
     struct sockets sockets;
     struct tier *tiers[TIER_COUNT];
     struct mover *mover;
@@ -97,9 +96,9 @@ static int open_sockets(struct server *s)
     char why[CONFIG_WHY_MAX];
     kvc_status status = KVC_E_INVALID;
 
-    if (config_access_parse(s->config->sockets, s->config->allow, &s->access, why))
-        status =
-            sockets_open(&s->sockets, &s->access, (mode_t)s->config->socket_mode, s->service, why);
+    if (config_access_parse(s->config->sockets, s->config->allow, &s->settings.access, why))
+        status = sockets_open(&s->sockets, &s->settings.access, (mode_t)s->config->socket_mode,
+                              s->service, why);
     if (status != KVC_OK)
         log_error("main", "cannot start: %s", why);
     return status == KVC_OK ? 0 : -1;
@@ -138,74 +137,6 @@ static int open_tiers(struct server *s, const uint64_t budget[TIER_COUNT])
     return status == KVC_OK ? 0 : cannot("memory of extents", status);
 }
 
-static void limit_copies(struct server *s)
-{
-    if (s->device.lending != NULL)
-        s->device.lending->limit_thread_blocks(s->device.state,
-                                               (uint32_t)s->config->copy_thread_blocks);
-}
-
-/* The sockets stay, so a rule may name one that there is only after a restart. */
-static void apply_access(struct server *s)
-{
-    struct config_access *fresh = mem_alloc(sizeof(*fresh));
-    char why[CONFIG_WHY_MAX] = "out of memory";
-
-    if (fresh != NULL && config_access_parse(s->config->sockets, s->config->allow, fresh, why)) {
-        s->access = *fresh;
-        api_set_access(s->api, &s->access.access);
-    } else {
-        log_error("main", "who may do what stays as it was: %s", why);
-    }
-    mem_free(fresh);
-}
-
-/* Puts into force what can change at run time. */
-static void apply(struct server *s)
-{
-    const struct store_tuning values = tune_store(s->config);
-
-    apply_access(s);
-    if (tune_quotas(s->config, s->store) != KVC_OK)
-        log_error("main", "quotas stay as they were: out of memory");
-
-    log_set_level((enum log_level)s->config->log_level);
-    limit_copies(s);
-    store_tune(s->store, &values);
-}
-
-static size_t settings_count(void *ctx)
-{
-    (void)ctx;
-    return config_count();
-}
-
-static void settings_get(void *ctx, size_t i, struct api_setting *setting)
-{
-    const struct server *s = ctx;
-    struct config_entry entry;
-
-    config_get(s->config, i, &entry);
-    setting->name = entry.name;
-    setting->origin = entry.origin;
-    setting->runtime = entry.runtime;
-    setting->tells = entry.tells;
-    snprintf(setting->value, sizeof(setting->value), "%s", entry.value);
-}
-
-static bool settings_set(void *ctx, const char *name, const char *value, char *why, size_t size)
-{
-    struct server *s = ctx;
-    char text[CONFIG_WHY_MAX];
-
-    if (!config_change(s->config, name, value, text)) {
-        snprintf(why, size, "%s", text);
-        return false;
-    }
-    apply(s);
-    return true;
-}
-
 static void tell_ready(struct server *s)
 {
     char gpu[VALUE_TEXT_MAX], host[VALUE_TEXT_MAX], status[SERVICE_STATUS_MAX];
@@ -216,22 +147,6 @@ static void tell_ready(struct server *s)
     service_ready(s->service, status);
 }
 
-static void reload(struct server *s)
-{
-    struct config fresh;
-    char why[CONFIG_WHY_MAX], differing[CONFIG_WHY_MAX];
-
-    if (config_load(&fresh, s->source, why) != CONFIG_RUN) {
-        log_error("main", "configuration not reloaded: %s", why);
-        return;
-    }
-    config_adopt(s->config, &fresh, differing, sizeof(differing));
-    apply(s);
-    log_info("main", "configuration reloaded");
-    if (differing[0] != '\0')
-        log_warn("main", "these change only with a restart: %s", differing);
-}
-
 static void reload_cb(uv_signal_t *handle, int number)
 {
     struct server *s = handle->data;
@@ -240,7 +155,7 @@ static void reload_cb(uv_signal_t *handle, int number)
     if (s->draining)
         return;
     service_reloading(s->service);
-    reload(s);
+    settings_reload(&s->settings);
     tell_ready(s);
 }
 
@@ -279,7 +194,7 @@ static int open_store(struct server *s)
         .boot_epoch = boot_epoch,
         .device = &s->device,
         .lease_ms_max = KVC_LEASE_MS_MAX,
-        .settings = {s, settings_count, settings_get, settings_set},
+        .settings = settings_of(&s->settings),
     };
     struct store_config config = {
         .budget = {gpu_budget(s), s->config->host_bytes},
@@ -297,15 +212,17 @@ static int open_store(struct server *s)
         return cannot(why, KVC_E_INVALID);
     if (open_tiers(s, config.budget) < 0)
         return -1;
-    limit_copies(s);
+    tune_copies(s->config, &s->device);
     config.mover = s->mover;
     config.renewer = s->renewer;
     api_config.copier = s->copier;
     status = api_create(&api_config, &s->api);
     if (status != KVC_OK)
         return cannot("requests", status);
+    s->settings.api = s->api;
     config.events = api_store_events(s->api);
     status = store_create(&config, &s->store);
+    s->settings.store = s->store;
     if (status == KVC_OK)
         status = tune_quotas(s->config, s->store);
     return status == KVC_OK ? open_peers(s, boot_epoch) : cannot("the store", status);
@@ -389,7 +306,7 @@ static kvc_status serve_doors(struct server *s)
 
     for (uint32_t i = 0; i < s->sockets.n; i++)
         socks[i] = endpoint_socket(s->sockets.endpoints[i]);
-    api_set_access(s->api, &s->access.access);
+    api_set_access(s->api, &s->settings.access.access);
     return api_serve(s->api, s->store, s->tiers, socks);
 }
 
@@ -510,10 +427,11 @@ static void close_parts(struct server *s)
 
 int server_run(struct config *config, const struct config_source *source, uint64_t started_us)
 {
-    struct server s = {.config = config, .source = source};
+    struct server s = {.config = config};
     char gpu[VALUE_TEXT_MAX], host[VALUE_TEXT_MAX];
     int rc = 1;
 
+    s.settings = (struct settings){.config = config, .source = source, .device = &s.device};
     signal(SIGPIPE, SIG_IGN);
     if (guard_install() < 0)
         log_warn("main", "a worker can end this process: SIGBUS cannot be handled error=\"%m\"");
@@ -535,7 +453,7 @@ int server_run(struct config *config, const struct config_source *source, uint64
     open_metrics(&s);
     log_info("main",
              "ready version=%s socket=%s device=%s gpu_bytes=%s host_bytes=%s start_us=%llu",
-             KVC_BUILD_VERSION, s.access.sockets[0].path, s.device.name,
+             KVC_BUILD_VERSION, s.settings.access.sockets[0].path, s.device.name,
              value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_GPU]), NULL, gpu),
              value_format(VALUE_SIZE, tier_bytes(s.tiers[TIER_HOST]), NULL, host),
              (unsigned long long)(clock_now_us() - started_us));

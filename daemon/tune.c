@@ -33,6 +33,12 @@ kvc_status tune_quotas(const struct config *config, struct store *store)
     return store_quota_rules(store, rules, n);
 }
 
+void tune_copies(const struct config *config, const struct device *device)
+{
+    if (device->lending != NULL)
+        device->lending->limit_thread_blocks(device->state, (uint32_t)config->copy_thread_blocks);
+}
+
 static bool is_named(const char *setting)
 {
     return strcmp(setting, "none") != 0;

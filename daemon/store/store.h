@@ -589,7 +589,7 @@ struct store_durations {
 };
 const struct store_durations *store_durations(const struct store *store);
 
-/* Checks every invariant (design.md's promises as equalities); a text, or NULL. For tests. */
+/* Checks every invariant; a text, or NULL. For tests. */
 const char *store_check(const struct store *store);
 
 #endif

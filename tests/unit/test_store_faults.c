@@ -1,5 +1,5 @@
 /*
- * The lines of saving.md that name a failure, as stories: tests/lib/story.h.
+ * The lines of saving that name a failure, as stories: tests/lib/story.h.
  */
 #include "tests/lib/check_main.h"
 #include "tests/lib/story.h"
