@@ -273,6 +273,9 @@ static kvc_status gpu_extent_renew(struct device_slab *slab, uint32_t extent)
     status = make_extent(slab, extent);
     if (status == KVC_OK)
         status = zero_extent(slab, extent);
+    if (status != KVC_OK && gpu->fds[extent] >= 0 &&
+        cuda->driver.vmm_unmap(address_of(slab, extent), slab->extent_bytes) == 0)
+        fd_reset(&gpu->fds[extent]);
     device_cuda_leave(cuda);
     return status;
 }

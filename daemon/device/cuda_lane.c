@@ -291,8 +291,10 @@ kvc_status cuda_lane_flush(struct device_lane *lane)
     error = driver->stream_call(lane->stream, called, lane);
     if (error != 0)
         atomic_store(&lane->armed, false);
-    else /* it only serves who looks, so a failure leaves the call to come */
-        (void)driver->event_record(lane->event, lane->stream);
+    else if (driver->event_record(lane->event, lane->stream) != 0)
+        /* To who looks, an event that was not recorded has passed, and so must what is before it.
+         */
+        (void)check(lane, "copies failed", driver->stream_synchronize(lane->stream));
     status = check(lane, "the end of a copy will not be told", error);
     device_cuda_leave(lane->cuda);
     return status;

@@ -297,6 +297,24 @@ static void play_unmarked(const struct scene_daemon *d, void *arg)
     worker_close(&w);
 }
 
+static void play_unmarked_lent(const struct scene_daemon *d, void *arg)
+{
+    kvc_outcome outcome = {0};
+    struct worker w;
+
+    (void)arg;
+    worker_open_with(
+        &w, d,
+        &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = BLOCKS, .by_daemon = true});
+    worker_fill(&w, 200, BLOCKS);
+    switch_break_in(d->pid, "event_record", 0, errors[1], false);
+    switch_break_in(d->pid, "stream_synchronize", 0, errors[1], false);
+    CHECK(save(&w, 200, &outcome) == KVC_OK && outcome.published == BLOCKS);
+    CHECK(!switch_is_set("event_record") && !switch_is_set("stream_synchronize"));
+    worker_verify(&w, 200, BLOCKS);
+    worker_close(&w);
+}
+
 // F21: what no event stands behind is waited for at once, and has not failed.
 static void an_end_that_cannot_be_marked(void)
 {
@@ -304,7 +322,9 @@ static void an_end_that_cannot_be_marked(void)
 
     switch_check();
     scene_daemon_start(&d, small);
+    scene_populated(&d);
     scene_run(play_unmarked, &d, NULL);
+    scene_run(play_unmarked_lent, &d, NULL);
     scene_daemon_stop(&d);
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/gpu/scene.h"
+#include "tests/gpu/switch.h"
 
 #define SOMEBODY_ELSE 65534u
 #define BLOCKS        64u
@@ -84,7 +85,8 @@ static void play_second(const struct scene_daemon *d, void *arg)
     worker_close(&w);
 }
 
-static void move_memory(const char *const args[])
+// broken: a call of the driver that fails once meanwhile, and costs an extent; or NULL.
+static void move_memory(const char *const args[], const char *broken)
 {
     struct scene_daemon d;
     struct admin_stats stats;
@@ -108,11 +110,14 @@ static void move_memory(const char *const args[])
             exit(1);
         usleep(1000);
     }
+    if (broken != NULL)
+        switch_break(&d, broken, 0, CUDA_OUT_OF_MEMORY, false);
     scene_run(play_second, &d, NULL);
     CHECK(scene_wait(first) == 0);
     stats = scene_stats(&d);
     CHECK(stats.moved_extents >= 1);
-    CHECK(stats.lost_extents == 0 && stats.waiting_extents == 0);
+    CHECK(stats.lost_extents == (broken != NULL) && stats.waiting_extents == 0);
+    CHECK(broken == NULL || !switch_is_set(broken));
     printf("extents moved %llu, kept %llu\n", (unsigned long long)stats.moved_extents,
            (unsigned long long)stats.kept_extents);
     // The daemon has as much of the GPU as before.
@@ -123,7 +128,18 @@ static void move_memory(const char *const args[])
 
 static void memory_moves_between_users(void)
 {
-    move_memory(small);
+    move_memory(small, NULL);
+}
+
+// F29: each call that gives an extent new memory.
+static void memory_that_cannot_be_renewed(void)
+{
+    static const char *const calls[] = {"vmm_create", "vmm_export", "vmm_map", "vmm_access",
+                                        "set_async"};
+
+    switch_check();
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        move_memory(small, calls[i]);
 }
 
 // Peers' transports have it registered, and let go of it before. Nobody is at
@@ -137,13 +153,14 @@ static void what_peers_may_read_moves(void)
     for (int i = 0; small[i] != NULL; i++)
         args[4 + i] = small[i];
     setenv("UCX_TLS", "tcp,cuda_copy,cuda_ipc", 1);
-    move_memory(args);
+    move_memory(args, NULL);
 }
 
 int main(int argc, char **argv)
 {
     static const struct scene_test tests[] = {
         {"memory moves between users", memory_moves_between_users, 120},
+        {"F29 memory that cannot be renewed", memory_that_cannot_be_renewed, 120},
         {"what peers may read moves between users", what_peers_may_read_moves, 120},
     };
 
