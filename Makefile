@@ -473,7 +473,7 @@ $(FAKE_DEBUG)/kvcached: $(FAKE_IMAGE) $(DEBUG)/obj/daemon/main.o \
 	$(call link,$(DEBUG_FLAGS),$(DAEMON_PKGS))
 
 $(FAKE_LINES): $(FAKE_DEBUG)/tests/%: $(FAKE_IMAGE) $(DEBUG)/obj/tests/%.o \
-               $(call rooms,$(DEBUG),$(ALL_ROOMS)) | $(FAKE_DEBUG)/kvcached $(FAKE_GPU)
+               $(call rooms,$(DEBUG),$(ALL_ROOMS)) | $(FAKE_DEBUG)/kvcached $(FAKE_GPU) $(FAKE_UCX)
 	$(call link,$(DEBUG_FLAGS),$(TEST_PKGS))
 
 $(RELEASE)/tests/gpu/fake/libcuda.so.1: \
