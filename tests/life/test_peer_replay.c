@@ -93,5 +93,5 @@ START_TEST(T17_daemons_that_know_each_other_by_a_directory)
 }
 END_TEST
 
-CHECK_MAIN("peer/replay", CHECK_LIFE_S, T21_a_trace_over_two_daemons,
+CHECK_MAIN("peer/replay", CHECK_LONG_S, T21_a_trace_over_two_daemons,
            T13_a_daemon_is_killed_half_way, T17_daemons_that_know_each_other_by_a_directory)
