@@ -99,34 +99,6 @@ static uint64_t flush_namespaces(struct store *store, const struct store_scope *
     return flushed;
 }
 
-/* Blocks that were found damaged and dropped are lost too, but not by a flush. */
-static bool has_lost(const struct store *store, const struct lease *lease)
-{
-    for (uint32_t p = 0; p < lease->n_parts; p++)
-        for (uint32_t i = 0; i < lease->reach; i++) {
-            uint32_t id = lease->parts[p].blocks[i];
-            const struct block *block = id == BLOCK_NONE ? NULL : blocks_get(store->blocks, id);
-
-            if (block && block->state == BLOCK_DOOMED && block->save == BLOCK_FLUSHED)
-                return true;
-        }
-    return false;
-}
-
-static void end_leases_that_lost(struct store *store, const struct store_scope *scope)
-{
-    struct owner *owner;
-    struct lease *lease, *after;
-
-    list_for_each(owner, &store->owners, link) {
-        if (!scope_has_tenant(store, scope, owner->identity.tenant))
-            continue;
-        list_for_each_safe(lease, after, &owner->leases, link)
-            if (has_lost(store, lease))
-                lease_end(lease);
-    }
-}
-
 static uint64_t flush_keys(struct store *store, const struct store_scope *scope)
 {
     uint64_t doomed = 0;
@@ -151,7 +123,7 @@ static uint64_t flush_keys(struct store *store, const struct store_scope *scope)
         }
     }
     if (leased)
-        end_leases_that_lost(store, scope);
+        lease_look_for_lost(store);
     return doomed;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "daemon/base/fault.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/store/keep.h"
@@ -42,6 +43,7 @@ kvc_status lease_create(struct owner *owner, const uint32_t *parts, uint32_t n_p
     lease->store = store;
     lease->owner = owner;
     lease->request = request;
+    lease->looked = store->lost;
     lease->n_parts = n_parts;
     for (uint32_t i = 0; i < n_parts; i++)
         lease->parts[i] =
@@ -274,6 +276,67 @@ void lease_end_all(struct owner *owner)
         lease_end(lease);
 }
 
+/*
+ * Blocks that were found damaged and dropped are lost too, but not by a flush. Places that are
+ * leased anew meanwhile have not lost anything.
+ */
+static bool has_lost(struct lease *lease, uint32_t *looks)
+{
+    for (; lease->looked_to<lease->reach && * looks> 0; lease->looked_to++) {
+        *looks -= lease->n_parts < *looks ? lease->n_parts : *looks;
+        for (uint32_t p = 0; p < lease->n_parts; p++) {
+            const uint32_t id = lease->parts[p].blocks[lease->looked_to];
+            const struct block *block =
+                id == BLOCK_NONE ? NULL : blocks_get(lease->store->blocks, id);
+
+            if (block && block->state == BLOCK_DOOMED && block->save == BLOCK_FLUSHED)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* false: the turn is over before all were looked at. */
+static bool look_at_all(struct owner *owner, uint32_t *looks)
+{
+    struct store *store = owner->store;
+    struct lease *lease, *after;
+
+    list_for_each_safe(lease, after, &owner->leases, link) {
+        if (lease->looked != store->lost) {
+            if (*looks == 0)
+                return false;
+            --*looks;
+            lease->looked = store->lost;
+            lease->looked_to = 0;
+        }
+        if (has_lost(lease, looks))
+            lease_end(lease);
+        else if (lease->looked_to < lease->reach)
+            return false;
+    }
+    return true;
+}
+
+/* "lease.turn" makes turns as short as can be. */
+static void look_some(struct store *store)
+{
+    uint32_t looks = fault_fires("lease.turn") ? 2 : LEASE_LOOKS;
+    struct owner *owner;
+
+    list_for_each(owner, &store->owners, link)
+        if (!look_at_all(owner, &looks))
+            return;
+    store->looking = false;
+}
+
+void lease_look_for_lost(struct store *store)
+{
+    store->lost++;
+    store->looking = true;
+    look_some(store);
+}
+
 void lease_forget_all(struct owner *owner)
 {
     struct lease *lease;
@@ -327,6 +390,8 @@ void lease_tick(struct store *store, uint64_t now)
 
     store->releases = LEASE_RELEASES;
     release_some(store);
+    if (store->looking)
+        look_some(store);
     while ((first = expiry_first(&store->lease_ends)) && first->at <= now)
         lease_end(container_of(first, struct lease, ends));
 }
@@ -335,7 +400,7 @@ uint64_t lease_next_wake(const struct store *store)
 {
     const struct expiry_item *first = expiry_first(&store->lease_ends);
 
-    if (!list_empty(&store->ending))
+    if (!list_empty(&store->ending) || store->looking)
         return 0;
     return first ? first->at : UINT64_MAX;
 }

@@ -23,9 +23,11 @@ struct lease {
     uint64_t id;
     uint64_t request; /* 0: not named */
     uint8_t token[KVC_TOKEN_BYTES];
-    uint32_t count; /* blocks in each part: what was granted */
-    uint32_t reach; /* >= count: held so far, for a lookup that goes on behind it */
-    uint32_t from;  /* what another lease has lost (ended): blocks in front of this are not held */
+    uint32_t count;     /* blocks in each part: what was granted */
+    uint32_t reach;     /* >= count: held so far, for a lookup that goes on behind it */
+    uint64_t looked;    /* the value of store::lost at its latest look, which came up to ... */
+    uint32_t looked_to; /* ... this place */
+    uint32_t from; /* what another lease has lost (ended): blocks in front of this are not held */
     uint32_t n_parts;
     struct lease_part parts[];
 };
@@ -65,6 +67,10 @@ uint32_t lease_extend(struct lease *lease, uint32_t ms);
 #define LEASE_RELEASES 4096u /* blocks, about, between two ticks */
 void lease_end(struct lease *lease);
 void lease_end_all(struct owner *owner);
+
+/* Some keys were flushed: leases that have lost a block by it end, by turns if there are many. */
+#define LEASE_LOOKS 65536u /* at blocks, in a turn */
+void lease_look_for_lost(struct store *store);
 
 /* Frees the leases of an owner without a look at their blocks: the store is being destroyed. */
 void lease_forget_all(struct owner *owner);

@@ -75,6 +75,8 @@ static kvc_status choose(const struct owner *owner, bool by_daemon, uint32_t id,
     block = blocks_get(store->blocks, id);
     if (block->state != BLOCK_READY && block->save == BLOCK_LOST)
         return store_refuse(why, KVC_E_DEVICE, "first", "a block was on a GPU that has failed");
+    if (block->state != BLOCK_READY && block->save == BLOCK_FLUSHED)
+        return store_refuse(why, KVC_E_EXPIRED, "lease", "a key of it was flushed");
     if (block->state != BLOCK_READY)
         return store_refuse(why, KVC_E_CHECKSUM, "first", "a block was found damaged and dropped");
     for (enum tier_kind tier = 0; tier < TIER_COUNT; tier++) {

@@ -329,6 +329,9 @@ kvc_status store_adopt(struct store *store, struct owner *owner, const uint8_t *
         if (block->state == BLOCK_READY)
             result->in_tier[tier_of(block)]++;
     }
+    /* What it has lost, and was not looked at for, is this one's too. */
+    adopted->looked = lease->looked;
+    adopted->looked_to = lease->looked_to;
     lease_set(adopted, 0, lease->count, (uint32_t *const[]){from->blocks}, lease->count);
     memcpy(result->token, adopted->token, sizeof(result->token));
     result->lease_ms = lease_extend(adopted, ms);

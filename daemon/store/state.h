@@ -84,6 +84,8 @@ struct store {
     uint32_t sessions_of[TABLE_TENANTS];
     struct expiry lease_ends;
     struct list ending;  /* leases whose blocks are not all released, oldest end first */
+    uint64_t lost;       /* flushes of keys that leases had */
+    bool looking;        /* not all leases were looked at for the latest */
     uint32_t releases;   /* blocks that may be released until the next tick */
     struct handles pins; /* by block */
     struct expiry pin_ends;

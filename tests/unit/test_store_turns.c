@@ -1,9 +1,11 @@
 /* What comes in any number at once is done by turns, and everything is right between them. */
+#include "daemon/base/fault.h"
 #include "daemon/store/lease.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
 static struct kit kit;
+static struct kit_load load;
 
 /* n keys from `first` on, which is where the lease goes on, if one is named. */
 static struct store_lookup_result look_up(struct kit_owner *owner, uint64_t request, uint64_t lease,
@@ -52,7 +54,6 @@ START_TEST(what_a_long_lease_loses_is_released_by_turns)
     const uint32_t blocks = 6000, left = _i * 1000 + 8;
     struct store_lookup_result a, b;
     struct kit_owner *worker;
-    struct kit_load load;
     uint32_t turns = 0;
 
     kit_open(&kit, &(struct kit_config){.gpu_slots = 6144, .slot_bytes = 4096});
@@ -83,6 +84,46 @@ START_TEST(what_a_long_lease_loses_is_released_by_turns)
 }
 END_TEST
 
+/*
+ * A flush of keys ends the leases that have lost a block, however many there are, and nobody loads
+ * what was flushed meanwhile, from the lease or from one that was taken over from it.
+ */
+START_TEST(leases_that_a_flush_ends_are_looked_for_by_turns)
+{
+    struct kit_owner *worker = kit_open_with(&kit, 64, 0, 32), *other = kit_worker(&kit);
+    struct store_lookup_result kept, lost, adopted;
+    uint32_t turns = 0;
+
+    for (uint32_t i = 0; i < 10; i++)
+        kept = look_up(worker, 0, 0, 0, 16);
+    lost = look_up(worker, 0, 0, 0, 32);
+    fault_arm("lease.turn", 0, UINT32_MAX);
+    ck_assert_uint_eq(kit_flush(&kit, kit_scope(&kit, worker, 20, 1)), 1);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 11);
+    ck_assert_int_eq(store_adopt(kit.store, other->owner, lost.token, KVC_TOKEN_BYTES, kit.part,
+                                 kit.epoch, 0, &adopted, &kit.why),
+                     KVC_OK);
+    ck_assert_int_eq(
+        kit_try_load(&kit, worker,
+                     &(struct store_load){
+                         .lease = lost.lease, .part = kit.part, .epoch = kit.epoch, .count = 32},
+                     &load),
+        KVC_E_EXPIRED);
+    for (; store_next_wake(kit.store) == 0; turns++) {
+        store_tick(kit.store);
+        kit_check(&kit);
+    }
+    fault_off("lease.turn");
+    ck_assert_uint_ge(turns, 10 * 16 / 2);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 10);
+    kit_load(&kit, worker, kept.lease, 0, 0, 16, &load);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    kit_close(&kit);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("store/turns", CHECK_UNIT_S,
                  {leases_that_end_together_release_their_blocks_by_turns, 0, 0, CHECK_BOTH_WAYS},
+                 {leases_that_a_flush_ends_are_looked_for_by_turns, 0, 0},
                  {what_a_long_lease_loses_is_released_by_turns, 0, 1})
