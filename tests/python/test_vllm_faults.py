@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Nothing that happens to the daemon reaches a request of an engine with the vLLM connector."""
 
+import logging
+import os
 import signal
 import time
+from unittest import mock
 
 import support
 from stand_in import TOKENS, Request, step
 from vllm_case import Case, layer_by_layer, prompt
+
+from kvcache_client import library
 
 
 class Faults(Case):
@@ -313,6 +318,34 @@ class Faults(Case):
         with self.assertLogs("kvcache_client.vllm", "WARNING") as said:
             self.engine(self.daemon(), kv_load_failure_policy="fail")
         self.assertIn("kv_load_failure_policy is not recompute", said.output[0])
+
+    def test_lines_go_where_vllms_own_go(self):
+        """vLLM gives a handler to its own loggers, and none to the root."""
+        said = []
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())
+        theirs, ours = logging.getLogger("vllm"), logging.getLogger("kvcache_client")
+        theirs.addHandler(handler)
+        theirs.setLevel("INFO")
+        self.addCleanup(theirs.removeHandler, handler)
+        self.addCleanup(lambda: ours.handlers.clear())
+        engine = self.engine(self.daemon(), extra={"log_s": 1e-6})
+        engine.serve(Request(prompt(30)))
+        engine.serve(Request(prompt(30)))
+        self.assertIn("kvcached: connected, device host", said)
+        for what in ("scheduler_lookups=1", "worker_saved_blocks=7"):
+            self.assertTrue(any(what in line for line in said), said)
+
+    def test_without_the_library_the_engine_runs_on(self):
+        daemon = self.daemon()
+        with mock.patch.object(library, "_loaded", None), mock.patch.dict(
+                os.environ, KVCACHE_LIBRARY="/nowhere/libkvcache.so.0"), self.assertLogs(
+                "kvcache_client.vllm", "ERROR") as said:
+            engine = self.engine(daemon)
+            engine.settle = lambda: None  # it is a client, too
+            for _ in range(2):
+                self.assertEqual(engine.serve(Request(prompt(30, 9))), 0)
+        self.assertIn("not used: cannot load /nowhere", said.output[0])
 
     def test_statistics_add_up(self):
         engine = self.engine(self.daemon(), ranks=2)

@@ -77,6 +77,15 @@ class KvcacheStats(KVConnectorStats):
         return not any(self.data.values())
 
 
+def _log_as_vllm() -> None:
+    """vLLM has handlers for its own loggers only: what is said here would be seen from warnings on,
+    and without a time."""
+    ours, theirs = logging.getLogger("kvcache_client"), logging.getLogger("vllm")
+    if not ours.hasHandlers() and theirs.handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.getEffectiveLevel())
+
+
 def _hashing(config: Any, own: Optional[bool]) -> Tuple[bool, str]:
     """Whether blocks are hashed here, and what names the hashes: engines that agree on it give
     equal blocks equal hashes."""
@@ -127,6 +136,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        _log_as_vllm()
         transfer = vllm_config.kv_transfer_config
         self._options = options_of(transfer.kv_connector_extra_config or {})
         self._config, self._cache = vllm_config, kv_cache_config
@@ -190,7 +200,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
                 self._config, self._cache, tensors, _rank(self._config), self._model, self._hashes,
                 cross_layer,
             )
-        except (layout.LayoutError, ValueError) as why:
+        except (layout.LayoutError, ValueError, OSError) as why:  # OSError: no libkvcache
             log.error("kvcached: not used: %s", why)
             groups, self._why = [], str(why)
         self._worker = WorkerSide(
@@ -238,6 +248,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
         if self._worker is None:
             return None, None
+        self._log_line()
         # Steps without a forward pass do not call wait_for_save.
         self._worker.finish(StepOrders())
         done, self._failed_blocks = self._worker.poll()
