@@ -386,13 +386,14 @@ struct lease_part *lease_part(struct lease *lease, uint32_t part)
 
 void lease_tick(struct store *store, uint64_t now)
 {
+    uint32_t ends = LEASE_RELEASES;
     struct expiry_item *first;
 
     store->releases = LEASE_RELEASES;
     release_some(store);
     if (store->looking)
         look_some(store);
-    while ((first = expiry_first(&store->lease_ends)) && first->at <= now)
+    for (; ends > 0 && (first = expiry_first(&store->lease_ends)) && first->at <= now; ends--)
         lease_end(container_of(first, struct lease, ends));
 }
 

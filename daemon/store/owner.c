@@ -259,7 +259,7 @@ static bool end_saves(struct owner *owner, uint32_t *drops)
 
 void store_owner_end(struct store *store, struct owner *owner)
 {
-    uint32_t drops = OWNER_DROPS;
+    uint32_t drops = SAVE_DROPS;
 
     assert(!owner->ended);
     proof_look(owner);
@@ -274,7 +274,7 @@ void store_owner_end(struct store *store, struct owner *owner)
 
 void owner_tick(struct store *store)
 {
-    uint32_t drops = OWNER_DROPS;
+    uint32_t drops = SAVE_DROPS;
     struct owner *owner;
 
     while (drops > 0 && (owner = list_first(&store->leaving, struct owner, leaving))) {

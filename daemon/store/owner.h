@@ -51,9 +51,7 @@ uint32_t part_needed(const struct store *store, uint32_t part);
 kvc_status owner_check_part(const struct owner *owner, uint32_t part, uint32_t epoch,
                             const char *list, uint32_t i, struct refusal *why);
 
-/* Blocks of saves that are dropped in a turn when their owners have ended. */
-#define OWNER_DROPS 2048u
-/* The next turn of what they have left. */
+/* The next turn of ending what owners that have ended have left: SAVE_DROPS blocks. */
 void owner_tick(struct store *store);
 
 /* Moves an ended owner that owes nothing to those that are to be freed. */

@@ -293,10 +293,14 @@ void save_await_proof(struct store *store, struct save *save)
 
 void save_tick(struct store *store, uint64_t now)
 {
+    uint32_t drops = SAVE_DROPS;
     struct save *save;
 
-    while ((save = list_first(&store->saves, struct save, queue)) && save->queued <= now)
+    while (drops > 0 && (save = list_first(&store->saves, struct save, queue)) &&
+           save->queued <= now) {
+        drops -= save->n_slots < drops ? save->n_slots : drops;
         save_fail(store, save, KVC_E_DEADLINE);
+    }
 }
 
 uint64_t save_next_wake(const struct store *store)

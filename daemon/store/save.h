@@ -113,7 +113,10 @@ void save_free(struct save *save);
 /* From now on the save has the time that is set for its proof. */
 void save_await_proof(struct store *store, struct save *save);
 
-/* Aborts saves that are not proved in time. */
+/* Blocks of saves that have ended without their owners' word, dropped in a turn. */
+#define SAVE_DROPS 2048u
+
+/* Aborts saves that are not proved in time, by turns if they are many. */
 void save_tick(struct store *store, uint64_t now);
 uint64_t save_next_wake(const struct store *store);
 

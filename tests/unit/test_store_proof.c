@@ -1,6 +1,6 @@
 /* Publication on proof, which are the worker's words, or the daemon's own copies. */
 #include "daemon/base/clock.h"
-#include "daemon/store/owner.h"
+#include "daemon/store/save.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
@@ -156,6 +156,32 @@ START_TEST(proofs_are_taken_by_turns)
 }
 END_TEST
 
+/* As after a pause of the whole machine, which the time of every save has passed in. */
+START_TEST(saves_that_are_late_together_are_dropped_by_turns)
+{
+    static struct kit_save saves[6];
+    struct kit_owner *worker;
+    uint64_t aborted = 0;
+    uint32_t turns = 0;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 8192, .slot_bytes = 4096});
+    worker = kit_worker(&kit);
+    for (uint32_t i = 0; i < 6; i++)
+        kit_save(&kit, worker, i * KVC_KEYS_MAX, KVC_KEYS_MAX, &saves[i]);
+    clock_advance(KVC_SAVE_PROOF_MS * CLOCK_MS_US);
+    for (; aborted < 6; turns++) {
+        ck_assert_uint_eq(store_next_wake(kit.store), 0);
+        store_tick(kit.store);
+        ck_assert_uint_gt(kit_stats(&kit).aborted_saves, aborted);
+        ck_assert_uint_le(kit_stats(&kit).aborted_saves, aborted + SAVE_DROPS / KVC_KEYS_MAX);
+        aborted = kit_stats(&kit).aborted_saves;
+        kit_check(&kit);
+    }
+    ck_assert_uint_ge(turns, 3);
+    kit_close(&kit);
+}
+END_TEST
+
 /* Of one that is killed while all of its saves are under way nobody waits for all of them. */
 START_TEST(saves_of_a_session_that_has_ended_are_dropped_by_turns)
 {
@@ -172,7 +198,7 @@ START_TEST(saves_of_a_session_that_has_ended_are_dropped_by_turns)
     store_owner_end(kit.store, worker->owner);
     for (;; turns++) {
         ck_assert_uint_lt(kit_stats(&kit).filling_slots, filling);
-        ck_assert_uint_ge(kit_stats(&kit).filling_slots + OWNER_DROPS + KVC_KEYS_MAX, filling);
+        ck_assert_uint_ge(kit_stats(&kit).filling_slots + SAVE_DROPS + KVC_KEYS_MAX, filling);
         filling = kit_stats(&kit).filling_slots;
         ck_assert_uint_eq(kit_stats(&kit).quarantined_slots, 6 * KVC_KEYS_MAX - filling);
         kit_check(&kit);
@@ -292,6 +318,7 @@ CHECK_MAIN_LOOPS("store/proof", CHECK_UNIT_S, {S12_no_hit_before_the_word, 0, 0,
                  {S13_a_nudge_publishes_at_once, 0, 0},
                  {S12_who_looks_up_sees_what_is_complete, 0, 1},
                  {proof_time_that_is_made_shorter, 0, 0}, {proofs_are_taken_by_turns, 0, 0},
+                 {saves_that_are_late_together_are_dropped_by_turns, 0, 0},
                  {saves_of_a_session_that_has_ended_are_dropped_by_turns, 0, 0, CHECK_BOTH_WAYS},
                  {a_session_that_has_gone_before_its_saves_are_dropped, 0, 0, CHECK_BOTH_WAYS},
                  {proof_is_taken_when_the_session_ends, 0, 0},
