@@ -276,7 +276,8 @@ typedef struct kvc_load_args {
  * Copies leased blocks into the worker's. On the host device the bytes are there when it returns;
  * on a GPU they are for whatever comes later on the stream. What is computed from them must not be
  * used before they are known to be valid: from this call's return, or with `load` from
- * kvc_load_result. A stream that is being captured into a graph is refused (KVC_E_BUSY).
+ * kvc_load_result. A stream that is being captured into a graph is refused (KVC_E_BUSY); a capture
+ * of another stream is not disturbed, in whatever mode it was begun.
  *
  * KVC_OK: all are valid. KVC_E_CHECKSUM: some did not match; valid[] (set on this too) says which
  * are good, the others' contents are undefined and the daemon has been told. More than KVC_KEYS_MAX

@@ -1,6 +1,7 @@
 /* Which GPUs a daemon uses, whether they can do what is needed, and their contexts. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/base/log.h"
 #include "daemon/device/cuda.h"
@@ -165,6 +166,9 @@ static kvc_status open_gpu(struct device_cuda *cuda, uint32_t i, char why[DEVICE
     status = pack_cuda_open(&gpu->pack, &cuda->driver.pack, &error);
     device_cuda_leave(cuda);
     gpu->has_kernels = status == KVC_OK;
+    if (cuda->nvml != NULL && nvml_is_under_mps(cuda->nvml, gpu->uuid, (int32_t)getpid()))
+        log_warn("device",
+                 "under MPS: a fatal error of any process there ends the work of all gpu=%u", i);
     if (status == KVC_E_UNSUPPORTED)
         log_info("device", "built without nvcc: workers copy by themselves");
     else if (status != KVC_OK)

@@ -84,10 +84,22 @@ static void *device_of(const struct nvml *nvml, const uint8_t u[KVC_UUID_BYTES])
     return nvml->by_uuid(text, &device) == NVML_SUCCESS ? device : NULL;
 }
 
+/* Whether the pid is in one of the lists; an error of NVML. */
+static int search(const struct nvml *nvml, int list, void *device, int32_t pid, bool *found)
+{
+    struct process_info infos[PROCESSES_MAX];
+    unsigned count = PROCESSES_MAX;
+    int error =
+        nvml->lists[list] != NULL ? nvml->lists[list](device, &count, infos) : NVML_NOT_SUPPORTED;
+
+    for (unsigned p = 0; error == NVML_SUCCESS && p < count; p++)
+        *found = *found || infos[p].pid == (unsigned)pid;
+    return error;
+}
+
 kvc_status nvml_lists_process(struct nvml *nvml, const uint8_t uuid[KVC_UUID_BYTES], int32_t pid,
                               bool *listed)
 {
-    struct process_info infos[PROCESSES_MAX];
     void *device = device_of(nvml, uuid);
     bool found = false;
 
@@ -96,9 +108,7 @@ kvc_status nvml_lists_process(struct nvml *nvml, const uint8_t uuid[KVC_UUID_BYT
         return KVC_E_DEVICE;
     }
     for (int i = 0; i < 2; i++) {
-        unsigned count = PROCESSES_MAX;
-        int error =
-            nvml->lists[i] != NULL ? nvml->lists[i](device, &count, infos) : NVML_NOT_SUPPORTED;
+        const int error = search(nvml, i, device, pid, &found);
 
         if (error == NVML_NOT_SUPPORTED && i > 0)
             continue;
@@ -106,8 +116,6 @@ kvc_status nvml_lists_process(struct nvml *nvml, const uint8_t uuid[KVC_UUID_BYT
             log_warn("device", "NVML lists no processes error=%d", error);
             return KVC_E_DEVICE;
         }
-        for (unsigned p = 0; p < count; p++)
-            found = found || infos[p].pid == (unsigned)pid;
     }
     *listed = found;
     return KVC_OK;
@@ -120,4 +128,12 @@ bool nvml_is_divided(struct nvml *nvml, const uint8_t uuid[KVC_UUID_BYTES])
 
     return device != NULL && nvml->mig_mode != NULL &&
            nvml->mig_mode(device, &current, &pending) == NVML_SUCCESS && current != 0;
+}
+
+bool nvml_is_under_mps(struct nvml *nvml, const uint8_t uuid[KVC_UUID_BYTES], int32_t pid)
+{
+    void *device = device_of(nvml, uuid);
+    bool found = false;
+
+    return device != NULL && search(nvml, 1, device, pid, &found) == NVML_SUCCESS && found;
 }

@@ -20,6 +20,8 @@ void nvml_close(struct nvml *nvml); /* NULL is fine */
 /* Any thread. KVC_E_DEVICE when NVML cannot say. */
 kvc_status nvml_lists_process(struct nvml *nvml, const uint8_t uuid[KVC_UUID_BYTES], int32_t pid,
                               bool *listed);
+/* Whether a process uses the GPU by NVIDIA's multi-process server. */
+bool nvml_is_under_mps(struct nvml *nvml, const uint8_t uuid[KVC_UUID_BYTES], int32_t pid);
 bool nvml_is_divided(struct nvml *nvml, const uint8_t uuid[KVC_UUID_BYTES]);
 
 #endif

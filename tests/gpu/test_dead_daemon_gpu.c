@@ -10,6 +10,7 @@
 
 #include "client/client.h"
 #include "tests/gpu/scene.h"
+#include "tests/gpu/switch.h"
 
 #define BLOCKS 512u
 
@@ -96,6 +97,22 @@ static void killed_while_saving(void)
     scene_settled(&d);
     scene_run(play_nothing_of_the_dead, &d, NULL);
     scene_daemon_stop(&d);
+}
+
+// The driver has another list of processes then, and the daemon says so.
+static void killed_under_mps(void)
+{
+    char text[1 << 14];
+    struct scene_daemon d;
+
+    switch_check();
+    switch_on("mps");
+    scene_daemon_start(&d, NULL);
+    scene_log(&d, text, sizeof(text));
+    CHECK(strstr(text, "under MPS: ") != NULL);
+    scene_daemon_stop(&d);
+    killed_while_saving();
+    switch_off("mps");
 }
 
 static void play_fill_the_rest(const struct scene_daemon *d, void *arg)
@@ -268,6 +285,7 @@ static void killed_twenty_times(void)
 
 static const struct scene_test tests[] = {
     {"killed while saving", killed_while_saving, 0},
+    {"killed under MPS", killed_under_mps, 0},
     {"killed while a child lives", killed_while_a_child_lives, 0},
     {"a late kernel harms nobody", a_late_kernel_harms_nobody, 0},
     {"killed twenty times", killed_twenty_times, 0},

@@ -21,6 +21,8 @@ EXPORT int nvmlShutdown(void);
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
                                                    struct process_info *infos);
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count,
+                                                      struct process_info *infos);
 EXPORT int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending);
 
 int nvmlInit_v2(void)
@@ -39,14 +41,19 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
     return strncmp(uuid, "GPU-5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a", 38) == 0 ? 0 : 6;
 }
 
-int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
+static int is_on(const char *name)
 {
     const char *folder = getenv("KVC_FAKE_CUDA");
     char path[512];
 
+    snprintf(path, sizeof(path), "%s/%s", folder != NULL ? folder : "", name);
+    return folder != NULL && access(path, F_OK) == 0;
+}
+
+int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
+{
     (void)device;
-    snprintf(path, sizeof(path), "%s/divided", folder != NULL ? folder : "");
-    *current = *pending = folder != NULL && access(path, F_OK) == 0;
+    *current = *pending = (unsigned)is_on("divided");
     return 0;
 }
 
@@ -64,19 +71,38 @@ static int is_locked(const char *folder, const char *name)
     return locked;
 }
 
-int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
-                                            struct process_info *infos)
+static int list(unsigned *count, struct process_info *infos)
 {
     const char *path = getenv("KVC_FAKE_CUDA");
     DIR *folder = path != NULL ? opendir(path) : NULL;
     unsigned n = 0;
 
-    (void)device;
     for (struct dirent *e = folder ? readdir(folder) : NULL; e != NULL; e = readdir(folder))
         if (atoi(e->d_name) > 0 && n < *count && is_locked(path, e->d_name))
             infos[n++] = (struct process_info){.pid = (unsigned)atoi(e->d_name)};
     if (folder != NULL)
         closedir(folder);
     *count = n;
+    return 0;
+}
+
+// With "mps" all are in the other list.
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
+                                            struct process_info *infos)
+{
+    (void)device;
+    if (!is_on("mps"))
+        return list(count, infos);
+    *count = 0;
+    return 0;
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count,
+                                               struct process_info *infos)
+{
+    (void)device;
+    if (is_on("mps"))
+        return list(count, infos);
+    *count = 0;
     return 0;
 }
