@@ -15,6 +15,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/store/figures.h"
 
 kvc_status api_create(const struct api_config *config, struct api **api)
 {

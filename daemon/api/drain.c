@@ -2,6 +2,7 @@
 #include "daemon/api/session.h"
 
 #include "daemon/base/log.h"
+#include "daemon/store/figures.h"
 
 /*
  * What is refused meanwhile: what a lease, a save or a session begins with. A lease is not extended

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/store/figures.h"
 
 #define PAYLOAD_MAX (KVC_WIRE_BODY_MAX - 64u) /* the reply has some bytes more */
 

@@ -7,6 +7,7 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/mem.h"
+#include "daemon/store/figures.h"
 
 #define ROWS_MAX 64u
 /* Places of a long list that a page looks at: no more work than a lookup of as many keys. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "daemon/conn/message.h"
+#include "daemon/store/figures.h"
 
 #define LABELS_MAX 512u
 

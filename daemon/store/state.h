@@ -9,10 +9,10 @@
 #include "daemon/base/list.h"
 #include "daemon/store/block.h"
 #include "daemon/store/expiry.h"
+#include "daemon/store/figures.h"
 #include "daemon/store/handles.h"
 #include "daemon/store/policy.h"
 #include "daemon/store/slots.h"
-#include "daemon/store/store.h"
 #include "daemon/store/table.h"
 
 #define SLOT_STATES (SLOT_DOOMED + 1)

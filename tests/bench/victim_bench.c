@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "daemon/store/figures.h"
 #include "daemon/store/store.h"
 
 #define SLOT_BYTES 4096u

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/store/store.h"
+#include "daemon/store/figures.h"
 #include "kernels/pack.h"
 
 #define MODEL_TENANTS 2u

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/store/store.h"
+#include "daemon/store/figures.h"
 
 #define KIT_OWNERS  16u
 #define KIT_KEYS    KVC_KEYS_MAX
