@@ -86,8 +86,8 @@ static bool parse(struct ctl *ctl, const struct option_table *table, int argc, c
         return false;
     *exit_status = CTL_USAGE;
     if (options->all == (options->target.namespace_ != NULL)) {
-        fprintf(stderr, "%s: %s needs %s--namespace\n", ctl->program, argv[0],
-                table == &flush_table ? "--all or " : "");
+        fprintf(stderr, "%s: %s needs %s--namespace%s\n", ctl->program, argv[0],
+                table == &flush_table ? "--all or " : "", options->all ? ", not both" : "");
         return false;
     }
     *exit_status = target_read_keys(ctl, &options->target, n, argv + 1);

@@ -286,6 +286,8 @@ static int run(struct replay *replay)
         .demotions = after.demotions - before.demotions,
         .promotions = after.promotions - before.promotions,
         .evictions = after.evictions - before.evictions,
+        .admitted = after.admitted_blocks - before.admitted_blocks,
+        .at_once = after.admitted_at_once - before.admitted_at_once,
         .killed_workers = replay->killed,
         .before = replay->before,
         .seconds = seconds,

@@ -125,6 +125,8 @@ void report_json(const struct report *report, FILE *to)
     put(root, "demotions", report->demotions);
     put(root, "promotions", report->promotions);
     put(root, "evictions", report->evictions);
+    put(root, "admitted_blocks", report->admitted);
+    put(root, "admitted_at_once", report->at_once);
     for (int op = 0; op < TALLY_OPERATIONS; op++) {
         json_t *times = json_object();
         json_object_set_new(times, "p50", json_real(tally_quantile(tally, op, 0.50)));
@@ -204,6 +206,9 @@ void report_text(const struct report *report, FILE *to)
     fprintf(to, "  demoted   %9llu   promoted %llu, evicted %llu\n",
             (unsigned long long)report->demotions, (unsigned long long)report->promotions,
             (unsigned long long)report->evictions);
+    fprintf(to, "  room      %9s   at once, of %llu blocks that got some\n",
+            human_share(report->at_once, report->admitted, text[0]),
+            (unsigned long long)report->admitted);
     put_times(report, TALLY_LOOKUP, "lookups", to);
     put_times(report, TALLY_LOAD, "loads", to);
     put_times(report, TALLY_SAVE, "saves", to);

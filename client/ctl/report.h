@@ -20,7 +20,8 @@ struct report {
     struct tally *tally;
     struct report_part before; /* the second daemon was killed */
     uint64_t bad_lines;
-    uint64_t demotions, evictions, promotions; /* of the daemon, during the replay */
+    /* Of the daemon, during the replay; admitted: blocks, at_once: of those, without waiting. */
+    uint64_t demotions, evictions, promotions, admitted, at_once;
     uint64_t killed_workers;
     double seconds;
     struct report_cpu {

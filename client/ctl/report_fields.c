@@ -29,6 +29,8 @@ static const struct field fields[] = {
     COUNT("demotions", "of the daemon meanwhile"),
     COUNT("promotions", "likewise"),
     COUNT("evictions", "likewise"),
+    COUNT("admitted_blocks", "that the daemon gave a slot meanwhile"),
+    COUNT("admitted_at_once", "of them without waiting"),
     REAL("lookup_us.p50", "microseconds: half were faster"),
     REAL("lookup_us.p99", "99 of 100 were"),
     REAL("save_us.p50", "likewise"),

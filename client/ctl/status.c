@@ -106,7 +106,7 @@ static void print_ratios(const struct admin_stats *stats)
 
 static void print_activity(const struct admin_stats *stats)
 {
-    char age[HUMAN_MAX], saved[HUMAN_MAX], loaded[HUMAN_MAX];
+    char age[HUMAN_MAX], saved[HUMAN_MAX], loaded[HUMAN_MAX], at_once[HUMAN_MAX];
 
     printf("  in flight  %llu slots filling, %llu loads, %llu blocks moving; oldest %s%s%s\n",
            (unsigned long long)stats->filling_slots, (unsigned long long)stats->open_loads,
@@ -122,8 +122,10 @@ static void print_activity(const struct admin_stats *stats)
         human_bytes((double)(stats->tiers[0].bytes_saved + stats->tiers[1].bytes_saved), saved),
         human_bytes((double)(stats->tiers[0].bytes_loaded + stats->tiers[1].bytes_loaded), loaded),
         (unsigned long long)stats->demotions, (unsigned long long)stats->promotions);
-    printf("             evicted %llu, skipped %llu blocks\n", (unsigned long long)stats->evictions,
-           (unsigned long long)stats->skipped_blocks);
+    printf("             evicted %llu, skipped %llu blocks; room at once for %s of %llu\n",
+           (unsigned long long)stats->evictions, (unsigned long long)stats->skipped_blocks,
+           human_share(stats->admitted_at_once, stats->admitted_blocks, at_once),
+           (unsigned long long)stats->admitted_blocks);
     if (stats->copy_thread_blocks)
         printf("  copies by the daemon take at most %llu thread blocks\n",
                (unsigned long long)stats->copy_thread_blocks);

@@ -163,6 +163,10 @@ static void write_copies(const struct msg_stats_reply *stats, struct text *t)
                  "Blocks that saves have made visible.");
     text_counter(t, "kvcached_skipped_blocks_total", stats->skipped_blocks,
                  "Blocks that were not saved for want of room.");
+    text_counter(t, "kvcached_admitted_blocks_total", stats->admitted_blocks,
+                 "Blocks of saves that got a slot.");
+    text_counter(t, "kvcached_admitted_at_once_blocks_total", stats->admitted_at_once,
+                 "Of those, without waiting for a copy to the host tier.");
     text_counter(t, "kvcached_demotions_total", stats->demotions,
                  "Blocks copied from the GPU tier to the host tier.");
     text_counter(t, "kvcached_failed_demotions_total", stats->failed_demotions,

@@ -113,6 +113,25 @@ START_TEST(replay_reports_what_it_did)
 }
 END_TEST
 
+/* Four of five requests are new blocks, ten times what the gpu tier has; the rest are hits. */
+START_TEST(S18_blocks_of_a_replay_find_room_at_once)
+{
+    json_t *root;
+    double admitted;
+
+    ck_assert_int_eq(CTL_RUN("replay", trace_file(many(2000)), "--private", "--gpu-bytes", "4M",
+                             "--host-bytes", "12M", "--json", "--verify"),
+                     0);
+    root = ctl_json();
+    admitted = (double)ctl_number(root, "admitted_blocks");
+    ck_assert_int_eq(ctl_number(root, "mismatches"), 0);
+    ck_assert(check_valgrind() || ctl_number(root, "demotions") > 1000);
+    ck_assert(check_valgrind() || admitted > 2000);
+    ck_assert_double_ge((double)ctl_number(root, "admitted_at_once"), 0.99 * admitted);
+    json_decref(root);
+}
+END_TEST
+
 START_TEST(replay_at_a_pace_leaves_the_processor_to_others)
 {
     json_t *root;
@@ -334,6 +353,7 @@ START_TEST(S15_replay_with_workers_killed)
 END_TEST
 
 CHECK_MAIN("ctl/replay", CHECK_LIFE_S, replay_reports_what_it_did,
+           S18_blocks_of_a_replay_find_room_at_once,
            replay_at_a_pace_leaves_the_processor_to_others,
            replay_with_a_private_daemon_leaves_nothing, replay_of_bad_lines,
            replay_can_be_interrupted, replay_that_is_killed_leaves_nothing,
