@@ -8,6 +8,7 @@
 #include "daemon/store/keep.h"
 #include "daemon/store/moving.h"
 
+#define FAMILY_MAX 64u /* parts of a family that are asked for a key that is evicted */
 #define NEAR_MAX   16u /* of the coldest clean blocks, among which one that is near is looked for */
 #define CLOSED_MAX 16u /* blocks in closed extents that are dropped for one slot */
 
@@ -151,8 +152,8 @@ static void evict_all(struct store *store, uint32_t id)
     }
     memcpy(key, blocks_record(store->blocks, id, tier)->key, sizeof(key));
     evict_one(store, id, false);
-    for (uint32_t other = store->family_next[part]; other != part;
-         other = store->family_next[other]) {
+    for (uint32_t other = store->family_next[part], n = 0; other != part && n < FAMILY_MAX;
+         other = store->family_next[other], n++) {
         id = depends(store, other, part) ? blocks_find(store->blocks, other, key) : BLOCK_NONE;
         if (id == BLOCK_NONE)
             continue;
