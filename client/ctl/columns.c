@@ -111,6 +111,7 @@ static const struct column peers[] = {
     {"reason", COLUMN_TEXT, "REASON", "why in that mode"},
     {"epoch", COLUMN_NUMBER, NULL, "boot epoch of the other daemon"},
     {"batches", COLUMN_NUMBER, NULL, "of blocks that were fetched"},
+    {"small_batches", COLUMN_NUMBER, NULL, "of them, in small views"},
     {"useful_bytes", COLUMN_BYTES, "USEFUL", "of blocks"},
     {"wire_bytes", COLUMN_BYTES, NULL, "that travelled for them"},
     {"registrations", COLUMN_NUMBER, NULL, "of memory with the transport"},

@@ -191,6 +191,7 @@ static bool next_peer(const struct session *asks, uint64_t after, struct row *ro
     snprintf(t[10], VALUE_BYTES, "%" PRIu64, peer.registrations);
     snprintf(t[11], VALUE_BYTES, "%" PRIu64, peer.dropped);
     snprintf(t[12], VALUE_BYTES, "%s", peer.tenant);
+    snprintf(t[13], VALUE_BYTES, "%" PRIu64, peer.small);
     return true;
 }
 
@@ -255,7 +256,8 @@ static const struct source sources[] = {
      .cost = count_extents},
     {.what = "peers",
      .columns = {"peer", "way", "state", "mode", "lanes", "reason", "epoch", "batches",
-                 "useful_bytes", "wire_bytes", "registrations", "dropped", "tenant"},
+                 "useful_bytes", "wire_bytes", "registrations", "dropped", "tenant",
+                 "small_batches"},
      .next = next_peer},
 };
 

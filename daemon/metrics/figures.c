@@ -265,6 +265,17 @@ static void write_peers(const struct peers_figures *peers, struct text *t)
                  "Blocks that peers were given.");
     text_counter(t, "kvcached_fetched_wire_bytes_total", peers->wire_bytes,
                  "Bytes that peers have sent of blocks, with padding.");
+    text_metric(
+        t, "kvcached_fetched_batches_total", "counter",
+        "Batches that have come from peers, by the view that they took: exact ones are full.");
+    text_count(t, "kvcached_fetched_batches_total", "view=\"full\"", peers->batches[0]);
+    text_count(t, "kvcached_fetched_batches_total", "view=\"small\"", peers->batches[1]);
+    text_counter(t, "kvcached_peer_registrations_total", peers->registrations,
+                 "Registrations of memory with the transport of peers.");
+    text_counter(t, "kvcached_dropped_peer_messages_total", peers->stale,
+                 "What came from peers too late, twice, or for nobody.");
+    text_counter(t, "kvcached_slow_peer_lanes_total", peers->slow_lanes,
+                 "Links to peers that were made again over slower transports than before.");
     text_counter(t, "kvcached_failed_peer_links_total", peers->failed_links,
                  "Links to peers that have ended by a failure.");
 }

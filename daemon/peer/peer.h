@@ -94,7 +94,8 @@ struct peers_row {
     char address[64], way[8]; /* "asks": it asks us; "serves" */
     const char *tenant;       /* whose blocks are shared with it */
     char state[96], mode[16], lanes[96], reason[96];
-    uint64_t epoch, batches, useful, wire, registrations, dropped;
+    uint64_t epoch, batches, small, useful, wire, registrations,
+        dropped; /* small: views, of them */
 };
 /* false: there is no i-th. */
 bool peers_row(const struct peers *peers, uint32_t i, struct peers_row *row);

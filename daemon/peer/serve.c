@@ -90,6 +90,7 @@ static void end(struct service *s, bool served)
         store_load_copied(s->peers->config.store, s->load, served);
     if (served) {
         g->batches++;
+        g->small += s->mode == MESSAGE_VIEWS && s->view_bytes == VIEW_SMALL_BYTES;
         g->useful += (uint64_t)s->n * s->shape->pack.block_bytes;
         g->wire += s->mode == MESSAGE_VIEWS ? s->view_bytes : s->bytes;
         s->peers->figures.served_blocks += s->n;

@@ -121,7 +121,7 @@ struct guest {
     struct lanes lanes;
     struct list waiting, running; /* services */
     uint32_t n_waiting, n_running;
-    uint64_t batches, useful, wire, registrations, refused, stale;
+    uint64_t batches, small, useful, wire, registrations, refused, stale;
 };
 
 struct peers {

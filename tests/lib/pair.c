@@ -124,6 +124,7 @@ static void read_row(const struct admin_row *from, struct pair_row *row)
     snprintf(row->lanes, sizeof(row->lanes), "%s", from->values[4]);
     snprintf(row->reason, sizeof(row->reason), "%s", from->values[5]);
     snprintf(row->tenant, sizeof(row->tenant), "%s", from->values[12]);
+    row->small = number(from, 13);
     row->running = 0;
     sscanf(row->reason, "under way %u", &row->running);
     row->epoch = number(from, 6);

@@ -15,7 +15,7 @@
 // A row of `kvcachectl peers`.
 struct pair_row {
     char state[32], mode[24], lanes[96], reason[96], tenant[64];
-    uint64_t epoch, batches, useful, wire, registrations, dropped;
+    uint64_t epoch, batches, small, useful, wire, registrations, dropped;
     unsigned running; // batches of one that asks
 };
 

@@ -13,6 +13,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/engine.h"
 #include "tests/lib/gpu.h"
+#include "tests/lib/http.h"
 #include "tests/lib/pair.h"
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
@@ -21,6 +22,11 @@
 #define BLOCKS       256u
 #define SLOT_PADDING 8u       /* behind the 1000 bytes of the second slice, in what is moved */
 #define OTHERS       1000000u /* keys that are of no interest */
+#ifdef KVC_METRICS
+#define METRICS "127.0.0.1:0" /* of the asker */
+#else
+#define METRICS "off"
+#endif
 
 static struct pair p;
 static struct engine a, b, operator; /* of the source; of the asker */
@@ -49,7 +55,8 @@ static const char *begin(const char *source_gpu_bytes, uint32_t remote_ms)
     snprintf(deaf, sizeof(deaf), "%s", tmpdir_file("deaf"));
     setenv("KVC_FAKE_UCX_DEAF", deaf, 1);
     setenv("UCX_TLS", transports, 1);
-    pair_open_with(&p, 2, args, (const char *const[]){"--gpu-bytes", "64M", NULL});
+    pair_open_with(&p, 2, args,
+                   (const char *const[]){"--gpu-bytes", "64M", "--metrics", METRICS, NULL});
     wait_for(reads_gpu(), MS);
     engine_open(&a, daemon_socket(p.daemons[0]));
     engine_open_with_peers(&b, daemon_socket(p.daemons[1]), remote_ms);
@@ -80,18 +87,23 @@ static void end(void)
     pair_close(&p);
 }
 
+static void make_file(const char *path)
+{
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+}
+
 /* The source does nothing of what UCX asks of it: what is read of it stays under way. */
 static bool make_deaf(void)
 {
     char file[300];
-    int fd;
 
     if (strstr(getenv("KVC_UCX"), "libucp-gpu") == NULL)
         return false;
     snprintf(file, sizeof(file), "%s.%d", deaf, (int)daemon_pid(p.daemons[0]));
-    fd = open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    ck_assert_int_ge(fd, 0);
-    close(fd);
+    make_file(file);
     return true;
 }
 
@@ -365,6 +377,48 @@ START_TEST(T7_what_a_lane_reads_by_itself)
 }
 END_TEST
 
+static void expect_slow_lanes(int n)
+{
+#ifdef KVC_METRICS
+    static struct http answer;
+
+    http_get(http_port(2), "/metrics", &answer);
+    ck_assert(http_value(&answer, "kvcached_slow_peer_lanes_total") == n);
+#else
+    (void)n;
+#endif
+}
+
+/* The way that was fast is not there any more: said once, and counted. */
+START_TEST(T7_a_fall_from_a_fast_lane_is_told)
+{
+    const char *slow = tmpdir_file("slow");
+
+    setenv("KVC_FAKE_UCX_SLOW", slow, 1);
+    BEGIN("64M", MS);
+    if (strstr(getenv("KVC_UCX"), "libucp-gpu") == NULL) {
+        end();
+        TEST_SKIP("this UCX is a real one");
+    }
+    expect_slow_lanes(0);
+    make_file(slow);
+    kvc_close(a.client);
+    daemon_log_allow(p.daemons[0], "peer is slower");
+    daemon_log_expect(p.daemons[1], "peer is slower than it was");
+    daemon_restart_killed(p.daemons[0]);
+    wait_for(daemon_log_count(p.daemons[1], "peer is slower than it was") == 1, 2 * MS);
+    wait_for(!is_lost(), MS);
+    ck_assert_str_eq(asked().lanes, "tcp");
+    expect_slow_lanes(1);
+    a = (struct engine){.fd = -1};
+    engine_open(&a, daemon_socket(p.daemons[0]));
+    engine_put(&a, 100, 20);
+    ck_assert_uint_eq(engine_lookup_all(&b, 100, 20), 20);
+    expect(20, 0);
+    end();
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("peer/direct", CHECK_LONG_S, {T7_from_gpu_to_gpu, 0, 0},
                  {T12_a_batch_that_is_refused_comes_in_another_round, 0, 3},
                  {T12_batches_that_are_refused_again_are_a_miss, 0, 0},
@@ -373,4 +427,4 @@ CHECK_MAIN_LOOPS("peer/direct", CHECK_LONG_S, {T7_from_gpu_to_gpu, 0, 0},
                  {T13_a_source_that_hangs_while_it_is_read, 0, 0},
                  {T7_what_is_on_the_gpu_comes_directly_and_the_rest_by_host_memory, 0, 3},
                  {T7_a_few_blocks_are_no_batch_of_their_own, 0, 0},
-                 {T7_what_a_lane_reads_by_itself, 0, 0})
+                 {T7_what_a_lane_reads_by_itself, 0, 0}, {T7_a_fall_from_a_fast_lane_is_told, 0, 0})

@@ -25,6 +25,11 @@ START_TEST(F26_what_peers_bring_is_counted_at_both_ends)
     ck_assert(http_value(&answer, "kvcached_fetches_total") == 1);
     ck_assert(http_value(&answer, "kvcached_missed_fetches_total") == 0);
     ck_assert(http_value(&answer, "kvcached_fetched_blocks_total") == 8);
+    ck_assert(http_value(&answer, "kvcached_fetched_batches_total{view=\"full\"}") == 1);
+    ck_assert(http_value(&answer, "kvcached_fetched_batches_total{view=\"small\"}") == 0);
+    ck_assert(http_value(&answer, "kvcached_peer_registrations_total") > 0);
+    ck_assert(http_value(&answer, "kvcached_dropped_peer_messages_total") == 0);
+    ck_assert(http_value(&answer, "kvcached_slow_peer_lanes_total") == 0);
     ck_assert(http_value(&answer, "kvcached_fetch_duration_seconds_count") == 1);
     ck_assert(http_value(&answer, "kvcached_fetched_wire_bytes_total") >= 8 * BLOCK_BYTES);
     ck_assert(http_value(&answer, "kvcached_path_bytes_total{path=\"peer_to_host\"}") +

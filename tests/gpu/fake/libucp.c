@@ -5,7 +5,7 @@
 // With $KVC_FAKE_UCX_APART no process maps another's memory: keys are opened, and of no use. While
 // there is a file $KVC_FAKE_UCX_DEAF.PID, the process of that PID does nothing of what UCX asks of
 // it: reads of its memory are under way. $KVC_FAKE_UCX_LANE is the lane that is shown instead, as
-// "rc_mlx5/mlx5_0:1".
+// "rc_mlx5/mlx5_0:1"; while there is a file $KVC_FAKE_UCX_SLOW, none is.
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -153,9 +153,11 @@ EXPORT unsigned ucp_worker_progress(ucp_worker_h worker)
 
 EXPORT void ucp_ep_print_info(ucp_ep_h ep, FILE *stream)
 {
-    const char *lane = getenv("KVC_FAKE_UCX_LANE");
+    const char *lane = getenv("KVC_FAKE_UCX_LANE"), *slow = getenv("KVC_FAKE_UCX_SLOW");
 
     REAL(ucp_ep_print_info)(ep, stream);
+    if (slow != NULL && access(slow, F_OK) == 0)
+        return;
     fprintf(stream, "#                 lane[9]:  9:%s md[9]         -> md[9]/lane\n",
             lane != NULL ? lane : "cuda_ipc/cuda.0");
 }
