@@ -124,15 +124,72 @@ START_TEST(T6_counters_of_views)
     row = asked();
     ck_assert_str_eq(row.mode, "views");
     ck_assert_uint_eq(row.batches, 2);
+    ck_assert_uint_eq(row.small, 0);
     ck_assert_uint_eq(row.useful, 70 * BLOCK);
     ck_assert_uint_eq(row.wire, 2 * full);
     /* The second small one takes the small view. */
     engine_put(&a, 1000, 5);
     engine_verify_all(&b, 1000, 5);
     ck_assert_uint_eq(asked().wire, 2 * full + (256u << 10));
+    ck_assert_uint_eq(asked().small, 1);
+    ck_assert_uint_eq(pair_row(p.daemons[0], "asks", 0).small, 1);
     ck_assert_uint_eq(pair_row(p.daemons[0], "asks", 0).wire, asked().wire);
     ck_assert_uint_eq(engine_stats(b.client).hits_peer, 75);
     ck_assert_uint_eq(engine_stats(a.client).hits_peer, 0);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+/* More than may be on its way at once, each way: neither waits for what only its end would give. */
+START_TEST(T1_two_that_load_from_each_other)
+{
+    const char *const args[] = {"--transfer", modes[_i], "--peer-bytes", "1M", "--peers-bytes",
+                                "1M",         NULL};
+    uint32_t blocks;
+
+    pair_open(&p, 2, args);
+    engine_open_with_peers(&a, daemon_socket(p.daemons[0]), MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_put(&a, 100, 400);
+    engine_put(&b, 5000, 400);
+    ck_assert_int_eq(engine_try_lookup(&a, 5000, 400), KVC_OK);
+    ck_assert_int_eq(engine_try_lookup(&b, 100, 400), KVC_OK);
+    ck_assert_int_eq(kvc_remote(a.client, a.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, 400);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, 400);
+    engine_verify(&a, 5000, 400);
+    engine_verify(&b, 100, 400);
+    let_holds_end();
+    end();
+}
+END_TEST
+
+/* One that asks for a single batch does not wait for all of those that were asked for before. */
+START_TEST(T16_fetches_of_one_source_take_turns)
+{
+    struct engine c;
+    uint32_t blocks;
+
+    begin(2, "views");
+    engine_open_with_peers(&c, daemon_socket(p.daemons[1]), MS);
+    engine_put(&a, 100, 512);
+    engine_put(&a, 5000, 64);
+    daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
+    ck_assert_int_eq(engine_try_lookup(&b, 100, 512), KVC_OK);
+    wait_for(pair_row(p.daemons[0], "asks", 0).running == 2, MS);
+    ck_assert_int_eq(engine_try_lookup(&c, 5000, 64), KVC_OK);
+    wait_for(engine_stats(b.client).filling_slots == 512 + 64, MS);
+    /* Those two, the other fetch's, and one more. */
+    daemon_fault_arm(p.daemons[0], "peer.pack_late", 4, UINT32_MAX);
+    ck_assert_int_eq(kvc_remote(c.client, c.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, 64);
+    ck_assert_uint_lt(asked().batches, 9);
+    daemon_fault_off(p.daemons[0], "*");
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, 512);
+    engine_close(&c);
     let_holds_end();
     end();
 }
@@ -407,6 +464,7 @@ END_TEST
 
 CHECK_MAIN_LOOPS(
     "peer/fetch", CHECK_LIFE_S, {T7_blocks_come_from_a_peer, 0, 2},
+    {T1_two_that_load_from_each_other, 1, 2}, {T16_fetches_of_one_source_take_turns, 0, 0},
     {T7_exact_moves_only_what_is_useful, 0, 0}, {T6_counters_of_views, 0, 0},
     {T8_what_lies_apart_comes_in_place, 0, 2}, {T5_nothing_is_registered_after_the_start, 0, 2},
     {T10_batches_of_64_blocks, 1, 2}, {T21_targets_are_cleared_and_what_arrives_is_verified, 1, 2},
