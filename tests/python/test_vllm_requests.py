@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What the vLLM connector finds, loads and saves for a request, on stand-ins for vLLM."""
 
+import dataclasses
 from unittest import mock
 
 import stand_in
@@ -9,6 +10,7 @@ from stand_in import TOKENS, Request, SlidingWindowSpec, step
 from vllm_case import Case, layer_by_layer, prompt
 
 from kvcache_client.names import KEY_BYTES
+from kvcache_client.saves import KeyState
 from kvcache_client.vllm import lately
 
 
@@ -110,6 +112,37 @@ class Requests(Case):
         self.assertEqual(engine.counts()["hit_blocks"], 10)
         served_from_the_own_cache(engine, tokens, request)
         self.assertEqual(engine.counts()["hit_blocks"], 10)
+
+    def test_blocks_without_room_are_saved_a_little_later(self):
+        """As of a long prompt in a small GPU tier, which makes room for a part of it at a time."""
+        if self.by_layer:
+            return
+        daemon = self.daemon()
+        engine, other = self.engine(daemon, extra={"save_every": 1000}), self.engine(daemon)
+        worker, asked = engine.workers[0]._worker, []
+        save = worker._save_entries
+
+        def some(client, entries):
+            """Of each four blocks there is room for three; or for none."""
+            (entry,) = entries
+            n = len(entry.keys) // KEY_BYTES
+            asked.append(n)
+            room = 0 if full else n - n // 4
+            states = save(client, [dataclasses.replace(
+                entry, keys=entry.keys[: room * KEY_BYTES], blocks=entry.blocks[:room])]
+            ) if room else b""
+            return states.ljust(n, bytes([KeyState.SKIPPED]))
+
+        full = False
+        worker._save_entries = some
+        tokens = prompt(80)
+        engine.serve(Request(tokens), decode=6)
+        self.assertEqual(asked, [20, 5, 1])
+        self.assertEqual(other.serve(Request(tokens)), 76)
+        full = True
+        asked.clear()
+        engine.serve(Request(prompt(80)), decode=6)
+        self.assertEqual(asked, [20])
 
     def test_what_the_daemon_lost_is_saved_again(self):
         daemon = self.daemon()

@@ -60,9 +60,14 @@ class Save:
     def states(self) -> List[List[KeyState]]:
         return [[KeyState(b) for b in bytearray(s)] for s in self._states]
 
+    @property
+    def raw_states(self) -> bytes:
+        """The same of all entries, one behind the other: a byte a key."""
+        return b"".join(map(bytes, self._states))
+
     def count(self, state: KeyState) -> int:
         """How many keys of all entries are in that state."""
-        return sum(bytes(s).count(state) for s in self._states)
+        return self.raw_states.count(state)
 
     def wait(self, ms: int = 1000) -> Outcome:
         """Waits at most ms until it has ended; DeadlineError if it has not. Once."""

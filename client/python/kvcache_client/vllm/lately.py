@@ -58,6 +58,13 @@ class Lately:
             self._add(state, state.saved, n, now)
         state.saved = n
 
+    def forget(self, state: State, first: int) -> None:
+        """Blocks from there on were not taken."""
+        keys = bytes(state.keys)
+        for i in range(first * KEY_BYTES, len(keys), KEY_BYTES):
+            self._new.pop(keys[i : i + KEY_BYTES], None)
+            self._old.pop(keys[i : i + KEY_BYTES], None)
+
     def clear(self) -> None:
         """The daemon may have lost some of them."""
         self._new, self._old = {}, {}

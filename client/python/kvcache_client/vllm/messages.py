@@ -54,6 +54,7 @@ class SaveOrder:
     request: str
     keys: bytes
     ids: Tuple[Ids, ...]
+    first: int = 0  #: which of the request's blocks the first key names
 
 
 @dataclasses.dataclass
@@ -68,19 +69,23 @@ class StepOrders:
 class StepReport:
     """adopted: of each request, how many ranks have a lease of their own (or need none). passes:
     tokens and seconds of forward passes. cost: where it was measured after the start. lost: some
-    block that was to be saved was not."""
+    save was given up. skipped: of a request, the first block for which there was no room, where there
+    was some for those around it, so that asking again is of use."""
 
     adopted: Dict[str, int] = dataclasses.field(default_factory=dict)
     passes: List[Tuple[int, float]] = dataclasses.field(default_factory=list)
     cost: Optional[LoadCost] = None
     lost: bool = False
+    skipped: Dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.adopted or self.passes or self.cost or self.lost)
+        return bool(self.adopted or self.passes or self.cost or self.lost or self.skipped)
 
     def add(self, other: "StepReport") -> "StepReport":
         self.passes += other.passes
         self.lost = self.lost or other.lost
+        for request, block in other.skipped.items():
+            self.skipped[request] = min(block, self.skipped.get(request, block))
         self.cost = slowest([c for c in (self.cost, other.cost) if c is not None])
         for request, n in other.adopted.items():
             self.adopted[request] = self.adopted.get(request, 0) + n

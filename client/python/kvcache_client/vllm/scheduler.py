@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from ..client import Client, Role
 from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
@@ -68,6 +68,7 @@ class SchedulerSide:
         self._lately = Lately()
         self._only_full = False  # any run of blocks can be loaded behind what the engine has
         self._handed: Dict[str, Tuple[Lease, int]] = {}  # to so many ranks that have it now
+        self._again: Set[str] = set()  # for some of their blocks there was no room
         self._step = 0
         self._save_every = options.save_every or max(1, block_tokens // 2)
         self._late: List[State] = []  # ended, perhaps with a lease that nobody knows
@@ -349,7 +350,7 @@ class SchedulerSide:
         together = self._step % self._save_every == 0
         if self.options.save:
             for request, scheduled in output.num_scheduled_tokens.items():
-                if scheduled == 1 and not together:
+                if scheduled == 1 and not together and request not in self._again:
                     continue
                 drafts = len(output.scheduled_spec_decode_tokens.get(request, ()))
                 self._order_save(request, before.get(request, 0), scheduled - drafts, orders)
@@ -375,8 +376,10 @@ class SchedulerSide:
         state = self._requests.get(name)
         if state is None or not state.blocks:
             return
-        if self._step % self._save_every and before >= state.request.num_prompt_tokens:
+        if self._step % self._save_every and before >= state.request.num_prompt_tokens and (
+                name not in self._again):
             return  # each save is a question to the daemon: one for many blocks
+        self._again.discard(name)
         if not self._usable(state.request):
             return
         end = before + scheduled
@@ -397,6 +400,7 @@ class SchedulerSide:
                     self._ids(g, state.blocks[g], state.saved, n, before, whole=whole)
                     for g in range(len(self._infos))
                 ),
+                state.saved,
             )
         )
         self._lately.ordered(state, n)
@@ -416,6 +420,8 @@ class SchedulerSide:
         if report:
             self.break_even.ranks([report.cost] if report.cost else [])
             self.break_even.computed(report.passes)
+            for request, block in report.skipped.items():
+                self._save_again(request, block)
         for request, n in (report.adopted if report else {}).items():
             if request in self._handed:
                 lease, left = self._handed.pop(request)
@@ -424,9 +430,17 @@ class SchedulerSide:
                 else:
                     self._release(lease)
 
+    def _save_again(self, request: str, block: int) -> None:
+        state = self._requests.get(request)
+        if state is not None and block < state.saved:
+            state.saved = block
+            self._lately.forget(state, block)
+            self._again.add(request)
+
     def finished(self, request: Any) -> None:
         """request_finished, or aborted. A lease that was handed over ends by its time, or when its
         last rank has reported."""
+        self._again.discard(request.request_id)
         state = self._requests.pop(request.request_id, None)
         if state is not None:
             self._drop(state)

@@ -11,6 +11,7 @@ being read are not given to compute before that has ended.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import time
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
@@ -35,6 +36,7 @@ log = logging.getLogger("kvcache_client.vllm")
 
 PINGS = 9
 TIMED = 64  # forward passes that are timed one after the other, then one in so many
+WORTH = 1 / 8  # of a save: if less was copied, there is no room to be waited for
 JUDGE_MS = 30000  # copies that a forward pass was put behind; they are over long before
 
 
@@ -310,7 +312,6 @@ class WorkerSide:
         self.counts["saves"] += len(saves)
         self.counts["saved_blocks"] += saved(saves, KeyState.SAVED)
         self.counts["hit_blocks"] += saved(saves, KeyState.HIT)
-        self._report.lost = self._report.lost or saved(saves, KeyState.SKIPPED) > 0
         for error in self._layer_saves.errors:
             self._dropped(1)
             self._failed(error)
@@ -336,9 +337,10 @@ class WorkerSide:
             return
         if self._host_only:
             self._streams.after_compute()
+        states = b""
         for entries in self._packets(orders):
             try:
-                self._save_entries(client, entries)
+                states += self._save_entries(client, entries)
                 self._link.answered()
             except KvcacheError as error:
                 self._dropped(1)
@@ -347,6 +349,7 @@ class WorkerSide:
                     self._renew()
                 if isinstance(error, (SessionError, DeadlineError)):
                     return
+        self._note_skipped(orders, states)
 
     def _packets(self, orders: Sequence[SaveOrder]) -> List[List[SaveEntry]]:
         """At most KEYS_MAX keys and ENTRIES_MAX entries in one save, cut at prefixes."""
@@ -361,7 +364,18 @@ class WorkerSide:
             room -= n
         return [p for p in packets if p]
 
-    def _save_entries(self, client: Client, entries: List[SaveEntry]) -> None:
+    def _note_skipped(self, orders: Sequence[SaveOrder], states: bytes) -> None:
+        """The GPU tier makes room for so many blocks at a time: of a long prompt there is none for
+        the rest, but soon."""
+        n = [len(order.keys) // KEY_BYTES for order in orders]
+        if len(self.groups) > 1 or KeyState.SKIPPED not in states or len(states) != sum(n):
+            return
+        for order, at, end in zip(orders, itertools.accumulate([0, *n]), itertools.accumulate(n)):
+            first = states.find(KeyState.SKIPPED, at, end)
+            if first >= 0 and states.count(KeyState.SAVED, at, end) >= (end - at) * WORTH:
+                self._report.skipped[order.request] = order.first + first - at
+
+    def _save_entries(self, client: Client, entries: List[SaveEntry]) -> bytes:
         stream = self._streams.side() if self._host_only else self._streams.compute()
         save = client.save_entries(entries, stream=stream)
         if self._host_only and save.id:
@@ -370,9 +384,8 @@ class WorkerSide:
         self.counts["saved_blocks"] += save.count(KeyState.SAVED)
         self.counts["hit_blocks"] += save.count(KeyState.HIT)
         absent = sum(b is None for e in entries for b in e.blocks)
-        skipped = save.count(KeyState.SKIPPED) - absent
-        self.counts["skipped_blocks"] += skipped
-        self._report.lost = self._report.lost or skipped > 0
+        self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
+        return save.raw_states
 
     def _renew(self) -> None:
         try:
