@@ -45,19 +45,25 @@ class Pair:
     def run(self, how, some, rounds, gpu_tier=True):
         """One computes prompts, the other goes on: TTFT there, beside what computing it and what
         its own prefix hit take. Tokens have to be those of the first one's own prefix hit."""
-        found, tiers = {"cold": [], "own": [], **{way: [] for way in COPIES}}, [0, 0]
+        found, tiers = {way: [] for way in COPIES}, [0, 0]
         some = [way for way in COPIES if way in some]
         more = ("--gpus", "all") if self.gpus[0] != self.gpus[1] else ()
         with daemon(self.name, 3 * HIT[self.name], gpu_tier, *more) as d:
             same = all([self._way(way, how, rounds, d.socket, found, tiers) for way in some])
             for server in (self.first, self.second):
                 server.call("close")
-        own = kit.median(found["own"])
-        return [self.name, how, HIT[self.name] * 16, kit.spread(found["cold"], 1e3),
-                kit.spread(found["own"], 1e3), *(cell for way in COPIES for cell in (
-                    (kit.spread(found[way], 1e3), f"{kit.median(found[way]) / own:.2f}")
-                    if found[way] else ("-", "-"))),
+        cold, own = ([ran[i] for way in some for ran in found[way]] for i in (0, 1))
+        return [self.name, how, HIT[self.name] * 16, kit.spread(cold, 1e3), kit.spread(own, 1e3),
+                *(cell for way in COPIES for cell in self._cells(found[way])),
                 f"{tiers[0]} / {tiers[1]}", "yes" if same else "NO"]
+
+    @staticmethod
+    def _cells(runs):
+        """What is loaded, and over the own hits of the same way, which were beside it."""
+        if not runs:
+            return "-", "-"
+        own, loaded = ([ran[i] for ran in runs] for i in (1, 2))
+        return kit.spread(loaded, 1e3), f"{kit.median(loaded) / kit.median(own):.2f}"
 
     def _way(self, way, how, rounds, socket, found, tiers):
         a, b, blocks, same = self.first, self.second, HIT[self.name], True
@@ -83,8 +89,7 @@ class Pair:
                 continue
             figures.line(model=self.name, workload=how, way=way, computed=cold.first,
                          own=own.first, loaded=loaded.first, gpu=loaded.gpu, host=loaded.host)
-            for kind, s in (("cold", cold), ("own", own), (way, loaded)):
-                found[kind].append(s.first)
+            found[way].append((cold.first, own.first, loaded.first))
             tiers[0] += loaded.gpu
             tiers[1] += loaded.host
         return same

@@ -279,7 +279,7 @@ class Handed(unittest.TestCase):
         pair = handed.Pair.__new__(handed.Pair)
         pair.name, pair.first, pair.second = "tiny", Silent([7]), Silent(theirs)
         with contextlib.redirect_stdout(io.StringIO()):
-            found = {"cold": [], "own": [], "kvcached": []}
+            found = {"kvcached": []}
             same = pair._way("kvcached", "h", 1, "socket", found, [0, 0])
         return same, pair.second.calls
 
