@@ -131,7 +131,11 @@ void kit_open(struct kit *kit, const struct kit_config *config)
         .renewer = kit,
         .shares = config->shares,
         .n_shares = config->n_shares,
-        .events = {kit, on_save_done, on_room, on_owner_free, on_extents},
+        .events = {.ctx = kit,
+                   .save_done = on_save_done,
+                   .room = on_room,
+                   .owner_free = on_owner_free,
+                   .extents = on_extents},
     };
 
     memset(kit, 0, sizeof(*kit));
