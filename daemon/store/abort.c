@@ -1,4 +1,5 @@
 /* Ends a save at its owner's word. */
+#include "daemon/base/log.h"
 #include "daemon/store/proof.h"
 #include "daemon/store/save.h"
 
@@ -86,6 +87,17 @@ static void waive_never(struct store *store, struct save *save, uint32_t request
     }
 }
 
+/* Said where the owner named the save; a reply that came too late is common, and no event. */
+static void cancel(struct store *store, struct save *save, bool named)
+{
+    save_fail(store, save, KVC_E_CANCELLED);
+    if (named)
+        log_info("store",
+                 "save cancelled session=%llu request=%u save=%llu published=%u dropped=%u",
+                 (unsigned long long)save->owner->id, save->request, (unsigned long long)save->id,
+                 save->published, save->dropped);
+}
+
 static kvc_status abort_admission(struct store *store, struct save *save, bool *pending,
                                   struct save_outcome *outcome)
 {
@@ -121,7 +133,7 @@ kvc_status store_abort(struct store *store, struct owner *owner, uint64_t id, ui
     save->notify = true;
     proof_look(owner);
     if (save->phase == SAVE_COPYING)
-        save_fail(store, save, KVC_E_CANCELLED);
+        cancel(store, save, id != 0);
     else if (save->phase == SAVE_OVER && save->status == KVC_OK)
         promised = true;
     waive_never(store, save, id ? 0 : request, never, n_never, never_all);

@@ -228,7 +228,7 @@ void save_fail(struct store *store, struct save *save, kvc_status status)
             free_slots(store, chunk);
         save->dropped += chunk->blocks;
     }
-    /* Its owner's own wish is no event, and common where replies come too late. */
+    /* What its owner ends is said there (abort.c). */
     if (status != KVC_E_CANCELLED)
         log_info("store",
                  "save failed session=%llu request=%u save=%llu status=\"%s\" published=%u "

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <stdio.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "daemon/base/clock.h"
@@ -104,6 +105,10 @@ static void on_log(void *arg, enum log_level level, const char *line, size_t len
 {
     struct kit *kit = arg;
 
+    if (strstr(line, "save cancelled ")) {
+        kit->n_cancelled++;
+        snprintf(kit->cancelled, sizeof(kit->cancelled), "%.*s", (int)length, line);
+    }
     if (level > LOG_LEVEL_WARNING)
         return;
     kit->n_warnings++;

@@ -1,4 +1,6 @@
 /* Saves that fail, and that are cancelled, and what is left of them. */
+#include <string.h>
+
 #include "daemon/base/clock.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
@@ -170,6 +172,9 @@ START_TEST(S16_cancel_keeps_what_is_published_and_answers_once)
     ck_assert_uint_eq(kit.done[0].published, 64);
     ck_assert_uint_eq(kit.done[0].dropped, KIT_CHUNKED - 64);
     ck_assert_uint_eq(kit_probe(&kit, worker, 0, KIT_CHUNKED), 64);
+    /* Said once, with what was kept. */
+    ck_assert_uint_eq(kit.n_cancelled, 1);
+    ck_assert_ptr_nonnull(strstr(kit.cancelled, " published=64 dropped="));
     kit_close(&kit);
 }
 END_TEST
@@ -187,6 +192,7 @@ START_TEST(S16_cancel_of_a_save_that_is_complete)
     ck_assert_int_eq(kit.done[0].status, KVC_OK);
     ck_assert_uint_eq(kit.done[0].published, KIT_CHUNKED);
     ck_assert_uint_eq(kit_probe(&kit, worker, 0, KIT_CHUNKED), KIT_CHUNKED);
+    ck_assert_uint_eq(kit.n_cancelled, 0);
     kit_close(&kit);
 }
 END_TEST
