@@ -33,11 +33,6 @@ def program(name):
     return os.path.join(support.BUILD, name)
 
 
-def xr(name):
-    """How a page is referred to."""
-    return re.escape(" ".join(name.rsplit(".", 1)))
-
-
 def read(name):
     """The page as a reader has it: without its markup, blanks as one."""
     plain = re.sub(".\b", "", run("mandoc", "-T", "ascii", page(name)))
@@ -59,8 +54,8 @@ class Man(support.Case):
 
     @unittest.skipUnless(shutil.which("mandoc"), "no mandoc")
     def test_pages_are_well_formed(self):
-        # Where they are not installed it does not find those that they refer to.
-        absent = re.compile(rf"referenced manual not found: Xr ({'|'.join(map(xr, PAGES))})\b")
+        # Whether other pages are installed is no property of these.
+        absent = re.compile(r"referenced manual not found: Xr ")
         for name in PAGES:
             found = subprocess.run(
                 ["mandoc", "-T", "lint", page(name)], capture_output=True, text=True
