@@ -36,7 +36,7 @@ log = logging.getLogger("kvcache_client.vllm")
 
 PINGS = 9
 TIMED = 64  # forward passes that are timed one after the other, then one in so many
-WORTH = 1 / 8  # of a save: if less was copied, there is no room to be waited for
+WORTH = 1 / 16  # of a save: if less was copied, there is no room to be waited for
 JUDGE_MS = 30000  # copies that a forward pass was put behind; they are over long before
 
 
