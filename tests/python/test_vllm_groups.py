@@ -134,6 +134,7 @@ class Groups(Case):
             name(model_config__dtype="torch.bfloat16"), name(cache_config__cache_dtype="fp8"),
             name(model_config__quantization="awq"), name(model_config__revision="r"),
             name(model_config__hf_text_config=types.SimpleNamespace(rope_theta=1)),
+            name(Rank(0, 2, 0, 1, 0, 2), parallel_config__cp_kv_cache_interleave_size=2),
         ]
         with mock.patch.object(config, "speculative_config", drafter.speculative_config):
             names.append(name())
@@ -170,6 +171,22 @@ class Groups(Case):
         self.engine(daemon).serve(Request(tokens))
         self.assertEqual(self.engine(daemon, layers=3).serve(Request(tokens)), 0)
         self.assertEqual(self.engine(daemon, ranks=2).serve(Request(tokens)), 0)
+
+    def test_scales_of_one_engine_are_refused(self):
+        """They are not in the blocks, and another engine's are not the same."""
+        plain = stand_in.config
+
+        def scaled(*arguments, **how):
+            config = plain(*arguments, **how)
+            config.cache_config.calculate_kv_scales = True
+            return config
+
+        with mock.patch.object(stand_in, "config", scaled), (
+                self.assertLogs("kvcache_client.vllm", "ERROR")) as said:
+            engine = self.engine(self.daemon())
+        self.assertIn("calculate_kv_scales", said.output[0])
+        for _ in range(2):
+            self.assertEqual(engine.serve(Request(prompt(20, 78))), 0)
 
     def test_a_layout_that_is_not_known_is_refused(self):
         daemon = self.daemon()

@@ -165,6 +165,8 @@ def tokens_of(config: Any, spec: Any) -> int:
 
 def block_tokens(config: Any, cache: Any) -> int:
     """The tokens of a block, which all groups have to agree on."""
+    if getattr(config.cache_config, "calculate_kv_scales", False):
+        raise LayoutError("scales that each engine finds for itself (calculate_kv_scales)")
     for group in cache.kv_cache_groups:
         role = getattr(group, "role", None)
         if getattr(group, "host_resident", False) or not getattr(group, "enable_kv_transfer", True):
@@ -186,6 +188,12 @@ def _shard(config: Any, spec: Any, rank: Rank) -> Tuple[int, int]:
     if 0 < total < rank.tensors and rank.tensors % total == 0:
         return rank.tensor // (rank.tensors // total), total
     return rank.tensor, rank.tensors
+
+
+def _dealt(config: Any, rank: Rank) -> str:
+    """How the tokens of a block are dealt to context parallel ranks, if not one by one."""
+    run = getattr(config.parallel_config, "cp_kv_cache_interleave_size", 1)
+    return f" dealt {run}" if rank.contexts > 1 and run != 1 else ""
 
 
 def _numbers(names: Sequence[str]) -> List[int]:
@@ -211,7 +219,7 @@ def namespace(
         weights=f"{getattr(m, 'revision', None)} layers {names} "
         f"drafter {getattr(drafter, 'model', None)}",
         dtype=str(m.dtype),
-        kv_dtype=f"{cache.cache_dtype} arranged {arranged}",
+        kv_dtype=f"{cache.cache_dtype} arranged {arranged}{_dealt(config, rank)}",
         quantization=str(getattr(m, "quantization", None)),
         rope=str(rope),
         hash=hashes,
