@@ -87,8 +87,7 @@ static void after_test(void)
     ck_assert_msg(orphans == 0, "the test left %d processes running", orphans);
     // The driver keeps what it has opened until the process ends.
     ck_assert_msg(gpu_is_used() || fd_count_open() == fds_at_start,
-                  "the test leaked descriptors: %d, at start %d",
-                  fd_count_open(), fds_at_start);
+                  "the test leaked descriptors: %d, at start %d", fd_count_open(), fds_at_start);
     ck_assert_msg(mem_live_count() == 0, "the test leaked %llu allocations of %llu bytes",
                   (unsigned long long)mem_live_count(), (unsigned long long)mem_live_bytes());
 }
@@ -105,7 +104,7 @@ static TCase *make_tcase(Suite *suite, const char *name, double limit_s, void (*
 {
     TCase *tcase = tcase_create(name);
 
-    tcase_set_timeout(tcase, limit_s * check_time_multiplier());
+    tcase_set_timeout(tcase, limit_s * CHECK_PATIENCE * check_time_multiplier());
     tcase_add_checked_fixture(tcase, before, after_test);
     suite_add_tcase(suite, tcase);
     return tcase;

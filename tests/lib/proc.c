@@ -111,6 +111,22 @@ long proc_cpu_ms(pid_t pid)
     return n == 2 ? (long)((user + system) * 1000 / (unsigned long)sysconf(_SC_CLK_TCK)) : -1;
 }
 
+double proc_waited_ms(pid_t pid)
+{
+    char path[48];
+    unsigned long long ran_ns, waited_ns;
+    FILE *f;
+    int n;
+
+    snprintf(path, sizeof(path), "/proc/%d/schedstat", (int)pid);
+    f = fopen(path, "re");
+    if (!f)
+        return 0;
+    n = fscanf(f, "%llu %llu", &ran_ns, &waited_ns);
+    fclose(f);
+    return n == 2 ? (double)waited_ns / 1e6 : 0;
+}
+
 // The pid of some child, or 0. Orphans that come to a subreaper are not known by number, so the
 // kernel is asked.
 static pid_t some_child(void)

@@ -26,6 +26,8 @@ int proc_count_fds(pid_t pid);
 // Anonymous memory of the process in KiB, and processor time it has used; -1 when it is gone.
 long proc_anonymous_kb(pid_t pid);
 long proc_cpu_ms(pid_t pid);
+// For how long its first thread could have run and had no processor; 0 where nobody says.
+double proc_waited_ms(pid_t pid);
 
 // Kills and reaps all children of this process; how many there were.
 int proc_kill_children(void);

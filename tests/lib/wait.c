@@ -17,8 +17,10 @@ static uint64_t real_now_us(void)
 
 struct wait_poll wait_start(int deadline_ms)
 {
+    const double patience = CHECK_PATIENCE * check_time_multiplier();
+
     return (struct wait_poll){
-        .deadline_us = real_now_us() + (uint64_t)(deadline_ms * 1000.0 * check_time_multiplier()),
+        .deadline_us = real_now_us() + (uint64_t)(deadline_ms * 1000.0 * patience),
         .pause_us = PAUSE_FIRST_US,
     };
 }

@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 // Polls the condition each 0.2 ms, then ever more rarely up to each 10 ms; whether it became true
-// within deadline_ms (times KVC_TEST_TIMEOUT_MULTIPLIER). Real time: the movable clock has no part
-// in it.
+// within deadline_ms (times CHECK_PATIENCE and KVC_TEST_TIMEOUT_MULTIPLIER, check_main.h). Real
+// time: the movable clock has no part in it.
 #define wait_until(condition, deadline_ms)                                                         \
     __extension__({                                                                                \
         struct wait_poll wait_poll_ = wait_start(deadline_ms);                                     \

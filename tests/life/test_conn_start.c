@@ -12,6 +12,7 @@
 
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/proc.h"
 #include "tests/lib/talk.h"
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
@@ -224,16 +225,18 @@ static uint64_t now_ms(void)
     return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-// The best of some starts, since the machine may be busy with something else.
+// The best of some starts, without the time in which this process, or the daemon's loop, could have
+// run and the machine had something else to do.
 START_TEST(test_ready_within_100_ms)
 {
-    uint64_t best = UINT64_MAX;
+    double best = 1e9;
 
-    // The machine may have something else to do, but not each time.
     for (int i = 0; i < 20 && best >= 100 * check_time_multiplier(); i++) {
-        uint64_t start = now_ms();
+        const double waited = proc_waited_ms(getpid());
+        const uint64_t start = now_ms();
         struct daemon *d = daemon_start((const char *[]){"--host-bytes", "1G", NULL});
-        uint64_t took = now_ms() - start;
+        const double took = (double)(now_ms() - start) - (proc_waited_ms(getpid()) - waited) -
+                            proc_waited_ms(daemon_pid(d));
 
         daemon_stop(d);
         best = took < best ? took : best;
@@ -244,14 +247,12 @@ END_TEST
 
 static void expect_quick_stop(int sig)
 {
-    struct daemon *d = daemon_start(NULL);
+    struct daemon *d = daemon_start((const char *[]){"--drain-time", "1h", NULL});
     int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
-    uint64_t start = now_ms();
 
     ck_assert_int_eq(kill(daemon_pid(d), sig), 0);
     wait_for(daemon_log_count(d, "main: stopped") == 1, 2000);
     daemon_stop(d);
-    ck_assert_msg(now_ms() - start < 2000 * check_time_multiplier(), "took too long");
     ck_assert(talk_ended(sock));
     close(sock);
 }
@@ -288,7 +289,7 @@ START_TEST(test_stopping_is_told)
     const char *why;
 
     ck_assert_int_eq(kill(daemon_pid(d), SIGTERM), 0);
-    ck_assert_int_eq(poll(&readable, 1, 2000), 1);
+    wait_for(poll(&readable, 1, 100) == 1, 2000);
     ck_assert_int_eq(wire_recv(sock, in, &packet, &why), WIRE_OK);
     ck_assert_uint_eq(packet.type, WIRE_STOPPING);
     ck_assert_uint_eq(packet.seq, 0);
