@@ -2,7 +2,6 @@
 """How the vLLM connector names blocks, and its options."""
 
 import hashlib
-import itertools
 import os
 import shutil
 import subprocess
@@ -19,16 +18,6 @@ from kvcache_client.vllm.connector import _hashing
 from kvcache_client.vllm.options import options_of
 
 VECTORS = ["a6b1a69b4c2da042", "64aa33b59f9f8bd8", "12a375dab6f98df3"]
-
-
-def pythons():
-    """This one, and the others that are installed."""
-    found = [sys.executable]
-    for minor in range(9, 15):
-        python = shutil.which(f"python3.{minor}")
-        if python and not subprocess.run([python, "-c", ""], capture_output=True).returncode:
-            found.append(python)
-    return found
 
 
 class Names(Case):
@@ -71,11 +60,13 @@ class Names(Case):
                 "from kvcache_client.vllm import chain\n"
                 "print(chain.link(chain.ROOT, [1, 2, 3, 4]).hex())")
         where = os.path.join(support.ROOT, "client", "python")
-        for python, seed in itertools.product(pythons(), ("0", "1")):
+        others = [p for p in (shutil.which(f"python3.{n}") for n in range(9, 15)) if p]
+        for python, seed in [(sys.executable, "0"), *((p, "1") for p in others)]:
             said = subprocess.run(
                 [python, "-c", code, where], env=dict(os.environ, PYTHONHASHSEED=seed),
                 capture_output=True, text=True)
-            self.assertEqual(said.stdout.strip(), first.hex(), said.stderr)
+            if said.returncode != 127 or python == sys.executable:  # a name without a program
+                self.assertEqual(said.stdout.strip(), first.hex(), said.stderr)
 
     def test_different_extra_keys_give_different_hashes(self):
         values = [None, 0, "", b"", (), (0,), ("",), (("",),), ("a", "b"), ("ab",), 1, True, "1",
