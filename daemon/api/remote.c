@@ -82,6 +82,7 @@ void remote_begin(struct session *s, uint32_t ms, const struct store_lookup *loo
         .parts = parts,
         .n_parts = lookup->n_parts,
         .ms = ms < KVC_REMOTE_MS_MAX ? ms : KVC_REMOTE_MS_MAX,
+        .gpu = s->has_gpu ? s->gpu : PEERS_ANY_GPU,
     };
     struct remote *r;
 

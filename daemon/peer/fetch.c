@@ -283,7 +283,7 @@ kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
     peers->n_fetches++;
     list_push_back(&peers->fetches, &f->link);
     status = f->keys != NULL && f->offers != NULL && f->missing != NULL && f->bits != NULL
-                 ? filler_of(peers, want->tenant, &f->owner)
+                 ? filler_of(peers, want, &f->owner)
                  : KVC_E_NO_MEMORY;
     if (status == KVC_OK)
         status = take_parts(f, want);

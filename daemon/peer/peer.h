@@ -72,7 +72,11 @@ struct peers_want {
     const struct store_lookup_part *parts; /* the same number of keys in each */
     uint32_t n_parts;
     uint32_t ms; /* until it is over, however far it has come */
+    uint32_t
+        gpu; /* of the daemon's, where they should lie if they come into one; or PEERS_ANY_GPU */
 };
+#define PEERS_ANY_GPU UINT32_MAX
+
 /* It is over: a prefix of so many of the keys is here, as far as the rules of the parts need it. */
 typedef void peers_fetched_cb(void *arg, uint32_t blocks);
 /*

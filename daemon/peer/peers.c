@@ -34,56 +34,6 @@ static bool is_none(const char *text)
     return text == NULL || text[0] == '\0' || strcmp(text, "none") == 0;
 }
 
-/* The daemon's own sessions. */
-
-kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner)
-{
-    const struct owner_identity identity = {
-        .tenant = tenant, .role = STORE_ROLE_WORKER, .pid = getpid()};
-    struct filler *filler;
-    kvc_status status;
-
-    list_for_each(filler, &peers->fillers, link) {
-        if (filler->tenant != tenant)
-            continue;
-        *owner = filler->owner;
-        return KVC_OK;
-    }
-    filler = mem_zalloc(sizeof(*filler));
-    if (filler == NULL)
-        return KVC_E_NO_MEMORY;
-    status = store_owner_open(peers->config.store, &identity, NULL, &filler->owner);
-    if (status != KVC_OK) {
-        mem_free(filler);
-        return status;
-    }
-    filler->tenant = tenant;
-    list_push_back(&peers->fillers, &filler->link);
-    *owner = filler->owner;
-    return KVC_OK;
-}
-
-kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t index)
-{
-    const struct table *table = store_table(peers->config.store);
-    const struct table_part *part = table_part(table, index);
-    const struct table_layout *layout = table_layout(table, part->layout);
-    const struct store_part desc = {
-        .namespace_digest = table_namespace(table, part->namespace_)->digest,
-        .slice_bytes = layout->slice_bytes,
-        .n_slices = layout->n_slices,
-        .dtypes = layout->has_dtypes ? layout->dtypes : NULL,
-        .block_tokens = layout->block_tokens,
-        .rule = part->rule,
-        .window = part->window,
-    };
-    struct store_part_info info;
-
-    if (store_owner_layout(peers->config.store, owner, index) != NULL)
-        return KVC_OK;
-    return store_register(peers->config.store, owner, &desc, &info, NULL);
-}
-
 /* Who may connect: with a secret whoever proves it; else who is here, or is named. And of which
  * tenant he is: that of the peer at his address. */
 
@@ -471,7 +421,6 @@ uint32_t peers_count(const struct peers *peers)
 void peers_destroy(struct peers *peers)
 {
     struct peer *peer;
-    struct filler *filler;
 
     if (peers == NULL)
         return;
@@ -481,11 +430,7 @@ void peers_destroy(struct peers *peers)
 #endif
     while ((peer = list_first(&peers->list, struct peer, link)) != NULL)
         peer_free(peer);
-    while ((filler = list_first(&peers->fillers, struct filler, link)) != NULL) {
-        list_remove(&filler->link);
-        store_owner_end(peers->config.store, filler->owner);
-        mem_free(filler);
-    }
+    fillers_end(peers);
     for (enum tier_kind t = 0; t < TIER_COUNT; t++)
         if (peers->ucx != NULL)
             ucx_unregister(peers->ucx, &peers->memory[t]);

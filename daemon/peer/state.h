@@ -51,10 +51,10 @@ struct gpu_keys {
     struct gpu_extent *extents;
 };
 
-/* The daemon's own session of a tenant, which fills slots and holds what came. */
+/* The daemon's own session of a tenant, and near a GPU, which fills slots and holds what came. */
 struct filler {
     struct list link; /* peers::fillers */
-    uint32_t tenant;
+    uint32_t tenant, gpu;
     struct owner *owner;
 };
 
@@ -198,10 +198,13 @@ kvc_status staging_copy(const struct peers *peers, uint32_t stage, uint64_t at, 
                         uint64_t bytes, uint32_t *begun);
 kvc_status staging_settle(const struct peers *peers, uint32_t begun);
 
-/* peers.c */
-kvc_status filler_of(struct peers *peers, uint32_t tenant, struct owner **owner);
+/* filler.c */
+kvc_status filler_of(struct peers *peers, const struct peers_want *want, struct owner **owner);
+void fillers_end(struct peers *peers);
 /* Registers a part that is in the table for an owner of the daemon's own. */
 kvc_status peers_join(struct peers *peers, struct owner *owner, uint32_t part);
+
+/* peers.c */
 uint32_t peers_modes(const struct peers *peers);
 /* The one-sided way that these lanes have by themselves; MESSAGE_VIEWS: none. */
 uint32_t peers_native_mode(const struct peers *peers, const char *lanes);

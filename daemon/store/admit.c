@@ -118,7 +118,8 @@ static enum room take_room(const struct save *save, struct admission_entry *entr
     if (save->place != STORE_PLACE_GPU_FIRST) {
         entry->over = false;
         *tier = TIER_GPU;
-        if (may_go_to_gpu(save, i) && room_take_gpu(entry->partition, slot))
+        if (may_go_to_gpu(save, i) &&
+            room_take_gpu(entry->partition, save->admission->reach.near, slot))
             return ROOM_TAKEN;
         *tier = TIER_HOST;
         if (room_take_host(entry->partition, slot))

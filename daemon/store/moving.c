@@ -219,7 +219,7 @@ void moving_promote(struct store *store, uint32_t id)
     moving = mem_alloc(sizeof(*moving));
     if (!moving)
         return;
-    if (room_take_gpu(partition, &slot))
+    if (room_take_gpu(partition, NULL, &slot))
         start(partition, moving, id, TIER_GPU, slot);
     else
         mem_free(moving);

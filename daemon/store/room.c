@@ -353,11 +353,11 @@ static struct partition *clean_giver(struct partition *taker, struct partition *
     return NULL;
 }
 
-bool room_take_gpu(struct partition *taker, uint32_t *slot)
+bool room_take_gpu(struct partition *taker, const uint64_t *near, uint32_t *slot)
 {
     struct partition *clean;
 
-    if (take(taker, TIER_GPU, NULL, slot))
+    if ((near && take_free(taker, TIER_GPU, near, slot)) || take(taker, TIER_GPU, NULL, slot))
         return true;
     clean = clean_giver(taker, partition_giver(taker, ORDER_DIRTY));
     return take_from(taker, clean, ORDER_CLEAN, NULL, slot);

@@ -48,8 +48,9 @@ bool room_take_host(struct partition *taker, uint32_t *slot);
  */
 bool room_goes_first(struct partition *partition, uint32_t id);
 
-/* A gpu slot for a block that comes up: a free one, or a clean one's. */
-bool room_take_gpu(struct partition *taker, uint32_t *slot);
+/* A gpu slot for a block that comes up: a free one, rather near (NULL: anywhere), or a clean one's.
+ */
+bool room_take_gpu(struct partition *taker, const uint64_t *near, uint32_t *slot);
 
 /* Writes into the record of a slot that was taken which part it is for. */
 void room_name(struct partition *partition, enum tier_kind tier, uint32_t slot, uint32_t part);

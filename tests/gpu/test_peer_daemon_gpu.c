@@ -23,6 +23,7 @@ static struct scene_daemon source, askers[ASKERS];
 struct play {
     uint32_t first_key, n;
     uint32_t on_gpu; // so many of those that have come are there then, or more; 0: none
+    int ordinal;     // of the GPU of who waits; not the first: there
 };
 
 static void play_put(const struct scene_daemon *d, void *arg)
@@ -45,9 +46,11 @@ static void play_fetch(const struct scene_daemon *d, void *arg)
     uint32_t blocks = 0;
     struct worker w;
 
-    worker_open_with(
-        &w, d,
-        &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = p->n, .remote_ms = SCENE_MS});
+    worker_open_with(&w, d,
+                     &(struct worker_options){.role = KVC_ROLE_WORKER,
+                                              .n_blocks = p->n,
+                                              .remote_ms = SCENE_MS,
+                                              .ordinal = p->ordinal});
     while (blocks < p->n) {
         CHECK(scene_now_us() < until_us);
         CHECK(worker_lookup(&w, p->first_key, p->n) == 0);
@@ -59,6 +62,8 @@ static void play_fetch(const struct scene_daemon *d, void *arg)
     CHECK(worker_lookup(&w, p->first_key, p->n) == p->n);
     CHECK(w.lease.gpu + w.lease.host >= p->n);
     CHECK(p->on_gpu == ANYWHERE || (p->on_gpu == 0 ? w.lease.gpu == 0 : w.lease.gpu >= p->on_gpu));
+    if (p->ordinal > 0)
+        CHECK(worker_in_tier(&w, p->first_key, p->n, p->ordinal) >= p->on_gpu);
     KVC(&w, kvc_release(w.client, w.lease.id));
     worker_close(&w);
 }
@@ -118,7 +123,7 @@ static void end(int n)
 
 static void fetched(const char *transfer)
 {
-    struct play p = {1000, BLOCKS, 0};
+    struct play p = {1000, BLOCKS, 0, 0};
 
     begin(transfer, 1);
     scene_run(play_put, &source, &p);
@@ -134,6 +139,14 @@ static void exactly(void)
 static void by_views(void)
 {
     fetched("views");
+}
+
+static void need_stand_in(void)
+{
+    const char *ucx = getenv("KVC_UCX");
+
+    if (ucx == NULL || strstr(ucx, "libucp-gpu") == NULL)
+        scene_waive("this UCX is a real one");
 }
 
 // By what UCX maps of other processes, which it does only if it is asked to.
@@ -152,7 +165,7 @@ static void begin_mapped(const char *memory, const char *gpu_bytes)
 
 static void mapped(const char *memory, const char *gpu_bytes, uint32_t on_gpu)
 {
-    struct play p = {1000, BLOCKS, on_gpu};
+    struct play p = {1000, BLOCKS, on_gpu, 0};
 
     begin_mapped(memory, gpu_bytes);
     scene_run(play_put, &source, &p);
@@ -171,13 +184,23 @@ static void into_a_small_gpu(void)
     mapped("legacy", "16M", 1);
 }
 
+// Near to who waits for it, where there are several.
+static void into_the_gpu_of_who_waits(void)
+{
+    struct play p = {1000, BLOCKS, BLOCKS, 1};
+
+    need_stand_in(); // real ones do not map what a worker can look at as it lies
+    setenv("KVC_FAKE_CUDA_GPUS", "2", 1);
+    begin_mapped("vmm", "64M");
+    scene_run(play_put, &source, &p);
+    scene_run(play_fetch, &askers[0], &p);
+    end(1);
+}
+
 // What cannot be mapped here goes as it does without such transports.
 static void apart(void)
 {
-    const char *ucx = getenv("KVC_UCX");
-
-    if (ucx == NULL || strstr(ucx, "libucp-gpu") == NULL)
-        scene_waive("this UCX is a real one");
+    need_stand_in();
     setenv("KVC_FAKE_UCX_APART", "1", 1);
     mapped("legacy", "64M", 0);
 }
@@ -190,7 +213,7 @@ static void with_descriptors(void)
 
 static void by_many(void)
 {
-    struct play p = {1000, BLOCKS, 0};
+    struct play p = {1000, BLOCKS, 0, 0};
     pid_t pids[ASKERS];
 
     begin("exact", ASKERS);
@@ -208,6 +231,7 @@ static const struct scene_test tests[] = {
     {"four ask at once", by_many, 0},
     {"from GPU to GPU", from_gpu_to_gpu, 0},
     {"into a GPU that has little room", into_a_small_gpu, 0},
+    {"into the GPU of who waits", into_the_gpu_of_who_waits, 0},
     {"GPU memory with descriptors", with_descriptors, 0},
     {"GPU memory that is not to be mapped", apart, 0},
 };

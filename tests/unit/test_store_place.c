@@ -95,6 +95,20 @@ START_TEST(there_is_less_room_than_wanted)
 }
 END_TEST
 
+/* Near to the GPU of who waits, as far as there is room. */
+START_TEST(those_of_the_gpu_go_near)
+{
+    const uint32_t in_extent = 8, n = 12;
+
+    begin(4 * in_extent, KEYS);
+    ck_assert_int_eq(store_owner_near(worker->owner, 2, 1), KVC_OK);
+    ck_assert_uint_eq(save(STORE_PLACE_GPU_OR_HOST, NULL, n), 0xfff);
+    for (uint32_t i = 0; i < n; i++)
+        ck_assert_int_eq(locations[i].offset / (in_extent * KIT_SLOT_BYTES) == 2, i < in_extent);
+    kit_close(&kit);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("store/place", CHECK_UNIT_S, {only_keys_that_may_go_to_the_gpu_do, 0, 5},
                  {all_may_where_nothing_is_said, 0, 0}, {what_is_said_is_of_that_place_only, 0, 2},
-                 {there_is_less_room_than_wanted, 0, 1})
+                 {there_is_less_room_than_wanted, 0, 1}, {those_of_the_gpu_go_near, 0, 0})
