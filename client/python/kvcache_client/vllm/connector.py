@@ -242,6 +242,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         if self._worker is not None:
             self._worker.finish(self._orders)
+            self._waited = True
 
     def get_finished(
         self, finished_req_ids: Set[str]
@@ -249,12 +250,14 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None:
             return None, None
         self._log_line()
-        # Steps without a forward pass do not call wait_for_save.
-        self._worker.finish(StepOrders())
+        if not self._waited:  # steps without a forward pass do not call wait_for_save
+            self._worker.finish(StepOrders())
+        self._waited = False
         done, self._failed_blocks = self._worker.poll()
         return None, done or None
 
     _failed_blocks: Set[int] = set()
+    _waited = False
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
@@ -331,9 +334,10 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         return {f"scheduler{NOW}{k}": n for k, n in figures.items()}
 
     def get_kv_connector_stats(self) -> Optional[KvcacheStats]:
-        """What was counted since the last call."""
+        """What was counted since the last call. Asked in every step: figures of now are told with
+        the next count."""
         side = self._scheduler or self._worker
-        if side is None or (side is self._worker and side.counts == self._seen):
+        if side is None or side.counts == self._seen:
             return None
         self._seen = dict(side.counts)
         counts = self._counts()
