@@ -51,20 +51,24 @@ class UnderLoad(Case):
 
     def killed(self, daemon, **how):
         """Killed, and started again, and both once more, in the middle."""
-        load = self.load(daemon, extra={"log_s": 0.001, "connect_ms": 100, "retry_s": 0.01}, **how)
+        load = self.load(daemon, extra={"log_s": 0.001, "retry_s": 0.01}, **how)
         load.add(prompts(2 * N))
-        counts = [load.engine.counts(side) for side in ("scheduler", "worker")]
+        sides = [load.engine.scheduler._scheduler, load.engine.workers[0]._worker]
+        counts = [side.counts for side in sides]
+
+        def connected():
+            return all(side._link.get() for side in sides)
 
         def happens(at):
             if at in (20, 60):
+                support.until(connected, "not connected")
                 daemon.kill()
             elif at in (30, 70):
                 # Each side finds out by its next call.
                 support.until(lambda: load.step() or all(
                     c["daemon_losses"] == (1 if at == 30 else 2) for c in counts), counts)
                 daemon.start()
-                support.until(lambda: load.engine.workers[0]._worker._link.get()
-                              and load.engine.scheduler._scheduler._link.get(), "not connected")
+                support.until(connected, "not connected")
 
         with self.assertLogs("kvcache_client.vllm", "INFO") as said:
             load.run(happens)
