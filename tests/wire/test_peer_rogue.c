@@ -140,7 +140,7 @@ static void begin(const char *mode)
 {
     const struct ucx_worker_events of = {.expects = is_expected, .called = on_call};
     struct sockaddr_storage address;
-    char why[UCX_WHY_MAX], list[32];
+    char why[UCX_WHY_MAX], list[32], silence[16];
     int port = pair_port();
 
     ck_assert_int_eq(uv_loop_init(&loop), 0);
@@ -154,10 +154,11 @@ static void begin(const char *mode)
     ck_assert_int_eq(uv_tcp_bind(&listener, (struct sockaddr *)&address, 0), 0);
     ck_assert_int_eq(uv_listen((uv_stream_t *)&listener, 4, connection_cb), 0);
     snprintf(list, sizeof(list), "127.0.0.1:%d", port);
+    snprintf(silence, sizeof(silence), "%.0fms", 2000 * check_time_multiplier());
     d = daemon_start(
-        (const char *[]){"--peers", list, "--transfer", mode, "--peer-time", "2s", NULL});
-    wait_for(is_open(), MS);
+        (const char *[]){"--peers", list, "--transfer", mode, "--peer-time", silence, NULL});
     engine_open_with_peers(&b, daemon_socket(d), MS);
+    wait_for(is_open(), MS);
     ck_assert_int_eq(engine_try_lookup(&b, 100, BLOCKS), KVC_OK);
     wait_for(turn() && queries == 1, MS);
     ck_assert_uint_eq(query.n_keys, BLOCKS);
