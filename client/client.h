@@ -165,6 +165,8 @@ kvc_status client_refuse_stream(kvc_client *client, kvc_status status);
 
 /* Parts: part.c. */
 struct part *part_of(kvc_client *client, kvc_part handle); /* NULL: no such part */
+/* The same, which says so. */
+kvc_status part_find(kvc_client *client, kvc_part handle, struct part **part);
 /* Announces one again. KVC_E_NO_DEVICE when its memory is not of the kind that the daemon's is. */
 kvc_status part_again(kvc_client *client, struct part *part, uint32_t *extents);
 void parts_free(kvc_client *client, bool inherited);

@@ -79,14 +79,13 @@ static kvc_status pin_keys(kvc_client *client, struct codec_scope *scope, const 
 static kvc_status enter(kvc_client *client, kvc_part handle, const uint8_t *keys, uint32_t n_keys,
                         struct codec_scope *scope)
 {
-    const struct part *part;
+    struct part *part;
     kvc_status status = client_enter(client);
 
+    if (status == KVC_OK)
+        status = part_find(client, handle, &part);
     if (status != KVC_OK)
         return status;
-    part = part_of(client, handle);
-    if (part == NULL)
-        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", handle);
     if (keys == NULL && n_keys > 0)
         return rpc_fail(&client->rpc, KVC_E_INVALID, "keys", "NULL");
     *scope = (struct codec_scope){.part = part->id};

@@ -357,15 +357,14 @@ static kvc_status wait_for_copies(kvc_client *client, const struct part *part, u
 
 static kvc_status pause_part(kvc_client *client, kvc_part handle, uint16_t type, uint32_t ms)
 {
-    const struct part *part;
+    struct part *part;
     size_t len = 0;
     kvc_status status = client_enter(client);
 
+    if (status == KVC_OK)
+        status = part_find(client, handle, &part);
     if (status != KVC_OK)
         return status;
-    part = part_of(client, handle);
-    if (part == NULL)
-        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", handle);
     if (part->lent == NULL)
         return type == WIRE_SUSPEND ? wait_for_copies(client, part, ms) : KVC_OK;
     status = codec_put_region(part->lent->region, client->rpc.body, &len);

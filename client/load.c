@@ -50,13 +50,15 @@ static kvc_status check_distinct(kvc_client *client, const uint32_t *ids, uint32
 
 static kvc_status check_args(kvc_client *client, const kvc_load_args *args, struct part **part)
 {
+    kvc_status status;
+
     if (args == NULL)
         return rpc_fail(&client->rpc, KVC_E_INVALID, "args", "NULL");
     if (!role_copies(client->role))
         return rpc_fail(&client->rpc, KVC_E_DENIED, "role", "maps no memory to load from");
-    *part = part_of(client, args->part);
-    if (*part == NULL)
-        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", args->part);
+    status = part_find(client, args->part, part);
+    if (status != KVC_OK)
+        return status;
     if (args->count > 0 && (args->blocks == NULL || !(*part)->has_memory))
         return rpc_fail(&client->rpc, KVC_E_INVALID, args->blocks == NULL ? "blocks" : "slices",
                         "NULL");

@@ -288,16 +288,16 @@ kvc_status kvc_adopt(kvc_client *client, const uint8_t token[KVC_TOKEN_BYTES], k
     struct call call = {.type = WIRE_ADOPT, .arg = ORPHAN};
     struct codec_lookup_reply reply;
     struct wire_packet packet;
-    const struct part *part;
+    struct part *part;
     kvc_status status = client_enter(client);
 
     if (status != KVC_OK)
         return status;
     if (token == NULL || lease == NULL)
         return refuse(client, token == NULL ? "token" : "lease", "NULL");
-    part = part_of(client, handle);
-    if (part == NULL)
-        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", handle);
+    status = part_find(client, handle, &part);
+    if (status != KVC_OK)
+        return status;
     status = codec_put_adopt(token, part->id, part->epoch, ms, client->rpc.body, &call.len);
     status = client_call(client, &call, status, client->lookup_ms, &packet);
     if (status != KVC_OK)

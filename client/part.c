@@ -12,6 +12,14 @@ struct part *part_of(kvc_client *client, kvc_part handle)
     return &client->parts[handle - 1];
 }
 
+kvc_status part_find(kvc_client *client, kvc_part handle, struct part **part)
+{
+    *part = part_of(client, handle);
+    if (*part == NULL)
+        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", handle);
+    return KVC_OK;
+}
+
 /* No copy may be using its table. In a forked child that stays. */
 static void part_free(kvc_client *client, struct part *part, bool inherited)
 {
@@ -271,12 +279,12 @@ static void refresh_same(kvc_client *client, const struct part *part)
 /* A part that is here is said to the daemon once more: its namespace was flushed. */
 static kvc_status register_again(kvc_client *client, kvc_part handle)
 {
-    struct part *part = part_of(client, handle);
+    struct part *part;
     uint32_t extents = 0;
-    kvc_status status;
+    kvc_status status = part_find(client, handle, &part);
 
-    if (part == NULL)
-        return rpc_fail(&client->rpc, KVC_E_UNKNOWN, "part", "no part %u", handle);
+    if (status != KVC_OK)
+        return status;
     status = part_again(client, part, &extents);
     if (status == KVC_OK)
         refresh_same(client, part);

@@ -24,16 +24,7 @@ kvc_status load_load(struct session *s, const struct request *request, struct re
 {
     const struct msg_load *load = &request->load;
     struct save_scratch *scratch = s->api->scratch;
-    struct store_load req = {
-        .lease = load->lease,
-        .part = load->part,
-        .epoch = load->epoch,
-        .first = load->first,
-        .count = load->count,
-        .first_slice = load->first_slice,
-        .n_slices = load->slices,
-        .release = load->release,
-    };
+    const struct store_load req = transfer_load_of(load);
     struct msg_load_reply reply = {
         .tiers = scratch->tiers,
         .offsets = scratch->offsets,

@@ -26,6 +26,8 @@ void transfer_start_save(struct transfer *transfer, struct save *save,
                          const struct store_save_result *result);
 void transfer_abandon(struct transfer *transfer); /* one that was not started; NULL is fine */
 
+/* What a LOAD asks of the store, whoever copies. */
+struct store_load transfer_load_of(const struct msg_load *load);
 /* LOAD by the daemon: answered when the bytes are there. */
 handler transfer_load;
 

@@ -115,12 +115,9 @@ static void describe_blocks(struct transfer *t, const struct msg_load *load,
     }
 }
 
-kvc_status transfer_load(struct session *s, const struct request *request, struct refusal *why)
+struct store_load transfer_load_of(const struct msg_load *load)
 {
-    const struct msg_load *load = &request->load;
-    const struct table_layout *layout = store_owner_layout(s->api->store, s->owner, load->part);
-    struct store_location *locations = s->api->scratch->locations;
-    struct store_load req = {
+    return (struct store_load){
         .lease = load->lease,
         .part = load->part,
         .epoch = load->epoch,
@@ -130,6 +127,14 @@ kvc_status transfer_load(struct session *s, const struct request *request, struc
         .n_slices = load->slices,
         .release = load->release,
     };
+}
+
+kvc_status transfer_load(struct session *s, const struct request *request, struct refusal *why)
+{
+    const struct msg_load *load = &request->load;
+    const struct table_layout *layout = store_owner_layout(s->api->store, s->owner, load->part);
+    struct store_location *locations = s->api->scratch->locations;
+    const struct store_load req = transfer_load_of(load);
     struct transfer *t;
     uint64_t bytes;
     kvc_status status = check_load(s, load, layout, why);

@@ -122,6 +122,11 @@ uint64_t save_next_wake(const struct store *store);
 
 void save_outcome(const struct save *save, struct save_outcome *outcome);
 
+/* seal.c, for answers: where a slot is, and the chunks of a call (save::n_chunks). */
+struct store_location save_location(const struct store *store, const struct save_slot *slot);
+void save_tell_chunks(const struct save *save, const struct chunk *chunks,
+                      struct store_save_result *result);
+
 /* Drops an unpublished block from the index; its slot stays as it is. */
 void save_forget_block(struct store *store, struct save_slot *slot);
 

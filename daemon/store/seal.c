@@ -79,6 +79,27 @@ static void cut(struct store *store, struct save *save)
     }
 }
 
+inline struct store_location save_location(const struct store *store, const struct save_slot *slot)
+{
+    return (struct store_location){
+        .tier = slot->tier,
+        .generation = slot->generation,
+        .offset = slots_offset(store->slots[slot->tier], slot->slot),
+    };
+}
+
+void save_tell_chunks(const struct save *save, const struct chunk *chunks,
+                      struct store_save_result *result)
+{
+    for (uint32_t i = 0; i < save->n_chunks; i++)
+        result->chunks[i] = (struct store_chunk){
+            .blocks = chunks[i].blocks,
+            .word = save->by_daemon ? 0 : page_index(chunks[i].word),
+            .number = save->by_daemon ? 0 : chunks[i].word->number,
+        };
+    result->n_chunks = save->n_chunks;
+}
+
 static void fill_result(struct store *store, const struct save *save,
                         struct store_save_result *result)
 {
@@ -98,20 +119,10 @@ static void fill_result(struct store *store, const struct save *save,
             result->states[i] = admission->states[i];
             store->stats.skipped_blocks += result->states[i] == STORE_KEY_SKIPPED;
             if (result->states[i] == STORE_KEY_ASSIGNED)
-                result->locations[i] = (struct store_location){
-                    .tier = slot->tier,
-                    .generation = slot->generation,
-                    .offset = slots_offset(store->slots[slot->tier], slot->slot),
-                };
+                result->locations[i] = save_location(store, slot);
         }
     }
-    for (uint32_t i = 0; i < save->n_chunks; i++)
-        result->chunks[i] = (struct store_chunk){
-            .blocks = save->chunks[i].blocks,
-            .word = save->by_daemon ? 0 : page_index(save->chunks[i].word),
-            .number = save->by_daemon ? 0 : save->chunks[i].word->number,
-        };
-    result->n_chunks = save->n_chunks;
+    save_tell_chunks(save, save->chunks, result);
     result->first_chunk = 0;
     result->save = save->n_chunks > 0 ? save->id : 0;
 }
@@ -151,7 +162,8 @@ static bool list_keys(struct store *store, const struct admission *admission)
             blocks_expect(store->blocks, admission->tags + i,
                           left < BLOCKS_EXPECT_MAX ? left : BLOCKS_EXPECT_MAX);
         if (admission->states[i] == STORE_KEY_ASSIGNED &&
-            blocks_list(store->blocks, admission->tags[i], admission->places[i].slot.block) != KVC_OK)
+            blocks_list(store->blocks, admission->tags[i], admission->places[i].slot.block) !=
+                KVC_OK)
             return false;
     }
     return true;

@@ -192,19 +192,9 @@ static void fill_result(const struct store *store, const struct save *save,
 
         result->states[i] = admission->states[i];
         if (result->states[i] == STORE_KEY_ASSIGNED)
-            result->locations[i] = (struct store_location){
-                .tier = slot->tier,
-                .generation = slot->generation,
-                .offset = slots_offset(store->slots[slot->tier], slot->slot),
-            };
+            result->locations[i] = save_location(store, slot);
     }
-    for (uint32_t i = 0; i < save->n_chunks; i++)
-        result->chunks[i] = (struct store_chunk){
-            .blocks = slices->chunks[i].blocks,
-            .word = save->by_daemon ? 0 : page_index(slices->chunks[i].word),
-            .number = save->by_daemon ? 0 : slices->chunks[i].word->number,
-        };
-    result->n_chunks = save->n_chunks;
+    save_tell_chunks(save, slices->chunks, result);
     result->first_chunk = save->n_chunks * (uint32_t)list_length(&save->more);
     result->save = save->id;
 }
