@@ -398,6 +398,29 @@ START_TEST(two_lookups_of_the_same_blocks)
 }
 END_TEST
 
+/* Here, or at the source: what was there before the flush is not what is there after it. */
+START_TEST(T12_what_is_flushed_meanwhile_does_not_come)
+{
+    struct engine *flushes = _i == 0 ? &b : &a;
+    uint32_t blocks = 7;
+
+    begin(2, "views");
+    engine_put(&a, 100, 256);
+    daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
+    ck_assert_int_eq(engine_try_lookup(&b, 100, 256), KVC_OK);
+    wait_for(pair_row(p.daemons[0], "asks", 0).running == 2, MS);
+    ck_assert_int_eq(kvc_flush(flushes->client, flushes->part, NULL), KVC_OK);
+    daemon_fault_off(p.daemons[0], "*");
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_uint_le(blocks, _i == 0 ? 0 : 128); /* two batches were read before */
+    ck_assert_uint_eq(engine_probe(&b, 100, 256), blocks);
+    ck_assert_uint_eq(engine_probe(flushes, 100, 256), 0);
+    wait_for(engine_stats(b.client).filling_slots == 0, MS);
+    let_holds_end();
+    end();
+}
+END_TEST
+
 START_TEST(a_fetch_is_declined)
 {
     uint32_t blocks = 7;
@@ -472,5 +495,6 @@ CHECK_MAIN_LOOPS(
     {a_prefix_that_is_here_goes_on_at_a_peer, 1, 2}, {T14_nothing_stays_leased_at_the_source, 1, 2},
     {T12_a_refusal_is_a_miss, 1, 2}, {T11_the_wire_goes_on_while_a_batch_is_unpacked, 0, 0},
     {T11_what_seems_to_be_here_is_verified_until_it_is, 0, 0},
-    {two_lookups_of_the_same_blocks, 0, 0}, {a_fetch_is_declined, 0, 0},
-    {T7_the_tool_shows_lane_mode_and_reason, 0, 0}, {fetches_that_nobody_asks_for, 0, 0})
+    {two_lookups_of_the_same_blocks, 0, 0}, {T12_what_is_flushed_meanwhile_does_not_come, 0, 1},
+    {a_fetch_is_declined, 0, 0}, {T7_the_tool_shows_lane_mode_and_reason, 0, 0},
+    {fetches_that_nobody_asks_for, 0, 0})
