@@ -54,6 +54,13 @@ struct story {
     story_step *steps[STORY_STEPS + 1];
 };
 
+/* Tiers of so many MiB, with 17 slots of 120 KiB an extent. */
+#define STORY_SHAPE(what, gpu, host, n)                                                            \
+    {                                                                                              \
+        .name = (what), .budget = {(gpu) << 20ull, (host) << 20ull}, .tenants = 1,                 \
+        .share = UINT32_MAX, .slices = {{60000, 60000}, {17, 64000}}, .keys = (n), .apart = true   \
+    }
+
 void story_tell(const struct story *story, enum failure failure);
 
 /* Saves of the first chain of keys or another, of the part A; or of its state part. */
