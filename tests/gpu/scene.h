@@ -66,6 +66,7 @@ struct worker {
     void *hold; // the kernel of worker_hold, once it was needed
     uint32_t n_blocks;
     bool mapped; // memory is made of pieces
+    bool pinned; // it is the host's
     bool by_daemon;
     uint64_t memory; // n_blocks x SCENE_BLOCK_BYTES per slice, slice by slice
     uint8_t *mirror; // on the host
@@ -82,6 +83,7 @@ struct worker_options {
     int ordinal;        // of its GPU
     uint32_t remote_ms; // other daemons are asked for what a lookup misses
     bool mapped;        // its KV cache is made of mapped pieces, which is what torch's segments are
+    bool pinned;        // ... lies in pinned memory of the host
     bool by_daemon;     // the daemon copies
     bool may_be_refused; // what registering its part said stands in worker::registered
 };

@@ -60,6 +60,7 @@ void worker_open_gpu(struct worker *w, const struct worker_options *options)
 {
     const uint64_t bytes = (uint64_t)w->n_blocks * SCENE_BLOCK_BYTES;
     char why[CUDA_WHY_MAX];
+    void *memory = NULL;
     int count = 0;
 
     if (cuda_driver_open(&w->driver, why) != KVC_OK)
@@ -71,10 +72,15 @@ void worker_open_gpu(struct worker *w, const struct worker_options *options)
     CUDA(w, context_push(w->context));
     CUDA(w, stream_create(&w->stream, CUDA_STREAM_NON_BLOCKING));
     w->mapped = options->mapped;
-    if (w->mapped)
+    w->pinned = options->pinned;
+    if (w->mapped) {
         w->memory = map_pieces(w, options->ordinal, bytes);
-    else
+    } else if (w->pinned) {
+        CUDA(w, host_alloc(&memory, bytes, 3)); // portable, for devices too
+        w->memory = (uintptr_t)memory;
+    } else {
         CUDA(w, memory_alloc(&w->memory, bytes));
+    }
     w->mirror = malloc(bytes);
     CHECK(w->mirror != NULL);
 }
@@ -112,7 +118,9 @@ void worker_open(struct worker *w, const struct scene_daemon *d, kvc_role role, 
 void worker_close(struct worker *w)
 {
     kvc_close(w->client);
-    if (!w->mapped)
+    if (w->pinned)
+        CUDA(w, host_free((void *)(uintptr_t)w->memory));
+    else if (!w->mapped)
         CUDA(w, memory_free(w->memory));
     CUDA(w, stream_destroy(w->stream));
     free(w->mirror);

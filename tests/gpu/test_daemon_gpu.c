@@ -83,6 +83,43 @@ static void a_cache_made_of_pieces(void)
     scene_daemon_stop(&d);
 }
 
+static void play_pinned(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open_with(
+        &w, d, &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = 200, .pinned = true});
+    worker_put(&w, 3000, 200);
+    worker_verify(&w, 3000, 200);
+    worker_verify(&w, 1000, 200);
+    worker_close(&w);
+}
+
+static void play_verify_pinned(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 200);
+    worker_verify(&w, 3000, 200);
+    worker_close(&w);
+}
+
+// Blocks go both ways between it and caches on a GPU.
+static void a_cache_in_host_memory(void)
+{
+    struct scene_daemon d;
+    uint32_t n = 200;
+
+    scene_daemon_start(&d, NULL);
+    scene_run(play_put, &d, &n);
+    scene_run(play_pinned, &d, NULL);
+    scene_run(play_verify_pinned, &d, NULL);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
 static void play_elsewhere(const struct scene_daemon *d, void *arg)
 {
     struct worker w;
@@ -403,6 +440,7 @@ static void more_memory_than_there_is(void)
 static const struct scene_test tests[] = {
     {"saved by one, loaded by another", saved_by_one_loaded_by_another, 0},
     {"a cache made of pieces", a_cache_made_of_pieces, 0},
+    {"S40 a cache in host memory", a_cache_in_host_memory, 0},
     {"a worker on the second GPU", a_worker_on_the_second_gpu, 0},
     {"suspending waits for copies", suspending_waits_for_copies, 0},
     {"loads that wait, and the null stream", loads_that_wait_and_the_null_stream, 0},

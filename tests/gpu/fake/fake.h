@@ -52,6 +52,7 @@ enum fake_kind {
     FAKE_RESERVED,  // addresses only
     FAKE_MAPPED,    // inside of a reserved range
     FAKE_OPENED,    // of another process
+    FAKE_PINNED,    // cuMemHostAlloc
 };
 struct fake_range {
     uint64_t at, bytes;

@@ -161,15 +161,24 @@ int fake_host_alloc(void **address, size_t bytes, unsigned flags)
     (void)flags;
     NEED_CONTEXT;
     *address = calloc(1, bytes);
-    fake_alive(1);
-    return *address != NULL ? 0 : CUDA_OUT_OF_MEMORY;
+    if (*address == NULL)
+        return CUDA_OUT_OF_MEMORY;
+    return fake_add(
+               &(struct fake_range){(uintptr_t)*address, bytes, FAKE_PINNED, fake_gpu(), -1, 0, 0})
+               ? 0
+               : CUDA_OUT_OF_MEMORY;
 }
 
 int fake_host_free(void *address)
 {
+    struct fake_range range;
+
     NEED_CONTEXT;
+    if (!fake_drop((uintptr_t)address, FAKE_PINNED, &range)) {
+        fake_note("bad-free");
+        return INVALID;
+    }
     free(address);
-    fake_alive(-1);
     return 0;
 }
 
@@ -373,13 +382,17 @@ int fake_pointer_attribute(void *value, int attribute, uint64_t pointer)
     struct fake_range range;
 
     NEED_CONTEXT;
-    if (!fake_find(pointer, 1u << FAKE_ALLOCATED | 1u << FAKE_MAPPED | 1u << FAKE_OPENED, &range))
+    if (!fake_find(pointer,
+                   1u << FAKE_ALLOCATED | 1u << FAKE_MAPPED | 1u << FAKE_OPENED | 1u << FAKE_PINNED,
+                   &range))
         return INVALID;
     if (attribute == CUDA_POINTER_HAS_HANDLE) {
         *(int *)value = range.kind == FAKE_ALLOCATED;
         return 0;
     }
-    *(int *)value = attribute == CUDA_POINTER_MEMORY_TYPE ? (int)CUDA_MEMORY_DEVICE
-                                                          : fake_ordinal_of(range.gpu);
+    if (attribute == CUDA_POINTER_MEMORY_TYPE)
+        *(int *)value = range.kind == FAKE_PINNED ? 1 /* of the host */ : (int)CUDA_MEMORY_DEVICE;
+    else
+        *(int *)value = fake_ordinal_of(range.gpu);
     return 0;
 }
