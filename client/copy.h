@@ -8,6 +8,7 @@
 #ifndef KVC_CLIENT_COPY_H
 #define KVC_CLIENT_COPY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/pack.h"
@@ -37,6 +38,7 @@ struct copy_job {
     const void *table;             /* of the part, from part_open */
     const struct copy_span *spans; /* of all blocks, in order */
     uint32_t n_spans;
+    bool more, follows; /* the next, the last thing on the stream is a job of this call, too */
 };
 
 /* A gate of the completion page, and what it must have. */

@@ -166,6 +166,8 @@ static kvc_status launch(struct cuda *cuda, void *stream, const struct copy_job 
         .n_slices = pack->n_slices,
         .spans = spans,
         .scratch = lane_of(cuda, stream)->scratch,
+        .more = job->more,
+        .follows = job->follows,
         .max_thread_blocks = touches_host(cuda, pack) ? HOST_THREAD_BLOCKS : 0,
     };
     int error = 0;

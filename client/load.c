@@ -141,6 +141,7 @@ static kvc_status copy_run(kvc_client *client, struct piece *piece, uint32_t at,
                            const struct copy_word *word)
 {
     const struct codec_load_reply *reply = &piece->reply;
+    const bool more = at + n < piece->count;
     struct pack_block blocks[COPY_BLOCKS_MAX];
     const struct copy_span span = {
         .n_blocks = n,
@@ -157,6 +158,8 @@ static kvc_status copy_run(kvc_client *client, struct piece *piece, uint32_t at,
         .table = piece->part->table,
         .spans = &span,
         .n_spans = 1,
+        .more = more,
+        .follows = at != 0,
     };
     kvc_status status;
 

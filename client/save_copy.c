@@ -26,6 +26,7 @@ struct copying {
     const struct saving *saving;
     struct cursor cursor;
     struct batch batch;
+    bool began; /* a job is on the stream */
 };
 
 uint32_t save_slices(const kvc_save_args *args, const struct part *part)
@@ -49,7 +50,8 @@ static void seek(struct copying *c)
     }
 }
 
-static kvc_status flush(struct copying *c)
+/* more: blocks are left for another job. */
+static kvc_status flush(struct copying *c, bool more)
 {
     struct batch *batch = &c->batch;
     const struct part *part = c->saving->parts[batch->entry];
@@ -63,14 +65,18 @@ static kvc_status flush(struct copying *c)
         .table = part->table,
         .spans = batch->spans,
         .n_spans = batch->n_spans,
+        .more = more,
+        .follows = c->began,
     };
     kvc_status status;
 
     if (batch->n_spans == 0)
         return KVC_OK;
     status = c->client->copy->gather(c->client->cuda, c->saving->args->stream, &job);
-    if (status == KVC_OK)
+    if (status == KVC_OK) {
         batch->n_blocks = batch->n_spans = 0;
+        c->began = true;
+    }
     return status;
 }
 
@@ -122,7 +128,7 @@ static kvc_status add_run(struct copying *c, uint32_t chunk, uint32_t at, uint32
 
     seek(c);
     if (!fits(c, left))
-        status = flush(c);
+        status = flush(c, true);
     if (status != KVC_OK)
         return status;
     if (batch->n_spans == 0) {
@@ -140,7 +146,9 @@ static kvc_status add_run(struct copying *c, uint32_t chunk, uint32_t at, uint32
         .word = *added == left ? &batch->words[batch->n_spans] : NULL,
     };
     batch->n_spans++;
-    return batch->n_spans == c->client->copy->spans_max ? flush(c) : KVC_OK;
+    return batch->n_spans == c->client->copy->spans_max
+               ? flush(c, *added < left || chunk + 1 < reply->n_chunks)
+               : KVC_OK;
 }
 
 static kvc_status copy_chunks(struct copying *c)
@@ -156,7 +164,7 @@ static kvc_status copy_chunks(struct copying *c)
                 return status;
         }
     }
-    return flush(c);
+    return flush(c, false);
 }
 
 kvc_status save_copy(kvc_client *client, const struct saving *saving, uint32_t *first_never)

@@ -43,6 +43,7 @@ static kvc_status find_calls(struct cuda_driver *driver, get_address_fn *get_add
         .device_attribute = driver->device_attribute,
         .occupancy = driver->occupancy,
         .launch = driver->launch,
+        .launch_with = driver->launch_with,
     };
     return KVC_OK;
 }

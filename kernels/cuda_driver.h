@@ -179,7 +179,9 @@ struct cuda_ipc {
     X(launch, "cuLaunchKernel", 4000,                                                              \
       (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,        \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, \
-       void **extra))
+       void **extra))                                                                              \
+    X(launch_with, "cuLaunchKernelEx", 11060,                                                      \
+      (const struct pack_cuda_config *config, void *function, void **parameters, void **extra))
 
 struct cuda_driver {
     void *library;

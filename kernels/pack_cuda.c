@@ -44,16 +44,20 @@ kvc_status pack_cuda_open(struct pack_cuda *cuda, const struct pack_cuda_driver 
         "pack_gather",  "pack_gather_small",  "pack_gather_summed",  "pack_gather_small_summed",
         "pack_scatter", "pack_scatter_small", "pack_scatter_summed", "pack_scatter_small_summed",
     };
-    const int multiprocessor_count = 16; /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */
+    /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR */
+    const int multiprocessor_count = 16, capability = 75;
 
     if (!pack_cuda_built())
         return KVC_E_UNSUPPORTED;
 
     struct pack_cuda opened = {.driver = driver};
-    int device, multiprocessors;
+    int device, multiprocessors, major = 0;
     int rc = driver->context_device(&device);
     if (rc == 0)
         rc = driver->device_attribute(&multiprocessors, multiprocessor_count, device);
+    if (rc == 0)
+        rc = driver->device_attribute(&major, capability, device);
+    opened.chains = major >= 9;
     if (rc == 0)
         rc = driver->module_load(&opened.module, image);
     if (rc != 0)
@@ -232,13 +236,26 @@ static uint32_t set_shares(struct pack_cuda_args *args, const struct pack_cuda_j
     return grid;
 }
 
+/* After the launch before it has begun; else, and on the legacy streams, after it has ended. */
+static int launch(const struct pack_cuda *cuda, const struct pack_cuda_kernel *kernel,
+                  uint32_t grid, struct pack_cuda_args *args, void *stream)
+{
+    struct pack_cuda_attribute early = {.id = 6, /* PROGRAMMATIC_STREAM_SERIALIZATION */ .flag = 1};
+    struct pack_cuda_config config = {grid, 1, 1, PACK_CUDA_THREADS, 1, 1, 0, stream, &early, 1};
+    void *parameters[] = {args};
+
+    if (args->follows != 0)
+        return cuda->driver->launch_with(&config, kernel->function, parameters, NULL);
+    return cuda->driver->launch(kernel->function, grid, 1, 1, PACK_CUDA_THREADS, 1, 1, 0, stream,
+                                parameters, NULL);
+}
+
 kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda_job *job,
                             void *stream, int *error)
 {
     const bool summed = job->n_spans > 0 && job->spans[0].cells != 0;
     struct pack_cuda_args args = {.far = job->far};
     const struct pack_cuda_kernel *kernel;
-    void *parameters[] = {&args};
     bool small;
     int rc;
 
@@ -252,8 +269,9 @@ kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda
     set_blocks(&args, job);
     args.scratch = job->n_spans > 0 ? job->scratch : 0;
     kernel = &cuda->kernels[job->direction][summed][small];
-    rc = cuda->driver->launch(kernel->function, set_shares(&args, job, kernel, small), 1, 1,
-                              PACK_CUDA_THREADS, 1, 1, 0, stream, parameters, NULL);
+    args.follows = job->follows && cuda->chains && (uintptr_t)stream > 2;
+    args.more = job->more && cuda->chains && (uintptr_t)stream > 2;
+    rc = launch(cuda, kernel, set_shares(&args, job, kernel, small), &args, stream);
     if (rc != 0) {
         *error = rc;
         return KVC_E_DEVICE;

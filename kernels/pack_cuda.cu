@@ -361,6 +361,25 @@ __device__ void copy_pieces(const struct pack_cuda_args &args, uint32_t first, u
 }
 
 /*
+ * Launches of one call may run into each other, where the GPU can: what was before the first has ended
+ * when all its thread blocks run, and copies of one call touch no common byte. Only what they share,
+ * the scratch, has to wait, and nothing ends before what it follows. Nobody else's kernel is let begin.
+ */
+__device__ void let_next_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ void wait_for_the_one_before()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/*
  * A thread block copies consecutive pieces, mostly of one block: few sums meet at one address of
  * the scratch, and few thread blocks have a part in a span.
  */
@@ -371,12 +390,16 @@ __device__ void copy_job(const struct pack_cuda_args &args)
     const uint32_t first = blockIdx.x * args.share + min(blockIdx.x, args.rest);
     const uint32_t end = first + args.share + (blockIdx.x < args.rest);
 
+    if (args.more != 0)
+        let_next_begin();
     if constexpr (summed) {
         sums[threadIdx.x] = 0;
         __syncthreads();
     }
     if (args.pieces != 0)
         copy_pieces<gather, summed, small>(args, first, end, sums);
+    if (args.follows != 0)
+        wait_for_the_one_before();
     if (args.n_spans != 0)
         publish<summed>(args, first, end, sums);
 }

@@ -12,6 +12,22 @@
 
 #include "kernels/pack.h"
 
+/* CUlaunchAttribute and CUlaunchConfig. */
+struct pack_cuda_attribute {
+    int id;
+    int unused;
+    union {
+        int flag;
+        char value[64];
+    };
+};
+struct pack_cuda_config {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    void *stream;
+    struct pack_cuda_attribute *attributes;
+    unsigned n_attributes;
+};
+
 /* Entry points of the driver, found by the caller. */
 struct pack_cuda_driver {
     /* cuModuleLoadData, cuModuleUnload, cuModuleGetFunction */
@@ -26,6 +42,9 @@ struct pack_cuda_driver {
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                   void *stream, void **parameters, void **extra);
+    /* cuLaunchKernelEx */
+    int (*launch_with)(const struct pack_cuda_config *config, void *function, void **parameters,
+                       void **extra);
 };
 
 /* One kernel, and how many of its thread blocks run at a time on the device. */
@@ -38,6 +57,7 @@ struct pack_cuda_kernel {
 struct pack_cuda {
     const struct pack_cuda_driver *driver;
     void *module;
+    bool chains; /* whether launches may run into each other */
     /* Gather, scatter; without and with checksums; of large and of small slices. */
     struct pack_cuda_kernel kernels[2][2][2];
 };
@@ -95,7 +115,10 @@ struct pack_cuda_job {
     const struct pack_cuda_span *spans; /* all blocks, in order; or none: no cells, no words */
     uint32_t n_spans;                   /* at most PACK_CUDA_SPANS */
     uint64_t scratch;                   /* device address; needed for spans */
-    bool far;                   /* whether any byte may go to other memory than this GPU's own */
+    bool far; /* whether any byte may go to other memory than this GPU's own */
+    /* The next thing on the stream is a launch of the same copy, of other blocks, which then
+     * follows and may begin before this one has ended. */
+    bool more, follows;
     uint32_t max_thread_blocks; /* 0: as many as are good */
 };
 

@@ -69,7 +69,9 @@ struct pack_cuda_args {
     uint32_t each;    /* pieces of each slice, or units where they are small; 0: not alike */
     uint32_t inverse; /* 2^32 / each, rounded up; 0 for 1 */
     uint32_t n_blocks, n_spans;
-    uint32_t far; /* whether bytes go to other memory than this GPU's own */
+    uint32_t far;     /* whether bytes go to other memory than this GPU's own */
+    uint32_t follows; /* whether the launch before it may still run */
+    uint32_t more;    /* whether the next one may begin */
     struct pack_cuda_span_args spans[PACK_CUDA_SPANS];
     uint32_t ids[PACK_CUDA_BLOCKS];
     uint64_t slots[PACK_CUDA_BLOCKS];

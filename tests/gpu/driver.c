@@ -58,6 +58,7 @@ void gpu_open(struct gpu *gpu)
         .device_attribute = gpu->device_attribute,
         .occupancy = gpu->occupancy,
         .launch = gpu->launch,
+        .launch_with = gpu->launch_with,
     };
     int error = 0;
     if (pack_cuda_open(&gpu->pack, &gpu->driver, &error) != KVC_OK) {

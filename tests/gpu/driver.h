@@ -50,7 +50,9 @@ typedef uint64_t gpu_ptr;
       (int *thread_blocks, void *function, int threads, size_t shared_bytes))                      \
     X(launch, "cuLaunchKernel",                                                                    \
       (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,            \
-       unsigned bz, unsigned shared, void *stream, void **parameters, void **extra))
+       unsigned bz, unsigned shared, void *stream, void **parameters, void **extra))               \
+    X(launch_with, "cuLaunchKernelEx",                                                             \
+      (const struct pack_cuda_config *config, void *function, void **parameters, void **extra))
 
 struct gpu {
 #define GPU_MEMBER(name, symbol, arguments) int(*name) arguments;

@@ -21,12 +21,24 @@ static int counted_launch(void *function, unsigned grid_x, unsigned grid_y, unsi
                          stream, parameters, extra);
 }
 
+static int (*driver_launch_with)(const struct pack_cuda_config *config, void *function,
+                                 void **parameters, void **extra);
+
+static int counted_launch_with(const struct pack_cuda_config *config, void *function,
+                               void **parameters, void **extra)
+{
+    launches++;
+    return driver_launch_with(config, function, parameters, extra);
+}
+
 // Of the library's own driver, which is not the worker's.
 static void open_counted(struct worker *w, const struct scene_daemon *d)
 {
     worker_open(w, d, KVC_ROLE_WORKER, N);
     driver_launch = w->client->cuda->driver.pack.launch;
     w->client->cuda->driver.pack.launch = counted_launch;
+    driver_launch_with = w->client->cuda->driver.pack.launch_with;
+    w->client->cuda->driver.pack.launch_with = counted_launch_with;
 }
 
 static void save(struct worker *w, const kvc_save_entry *entries, uint32_t n_entries,

@@ -259,8 +259,11 @@ static int check_one(struct gpu *gpu, const struct shape *shape, enum pack_cuda_
     };
     int failed = 0, error = 0;
     GPU(gpu->context_synchronize());
-    /* Twice: the second launch finds the scratch as the first one left it. */
-    for (int round = 0; round < 2; round++) {
+    /* Again: the second launch finds the scratch as the first one left it, and so do two more,
+     * which begin before the one in front of them has ended. */
+    for (int round = 0; round < 4; round++) {
+        device_job.more = round < 3 && round > 0;
+        device_job.follows = round > 1;
         if (pack_cuda_launch(&gpu->pack, &device_job, gpu->stream, &error) != KVC_OK) {
             printf("FAIL %s: launch failed with %d\n", shape->name, error);
             failed = 1;

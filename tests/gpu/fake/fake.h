@@ -83,6 +83,9 @@ void fake_note(const char *name);
             fake_note("null-stream");                                                              \
     } while (0)
 
+// The last launch of this thread has said that the next thing on its stream follows it.
+extern __thread bool fake_more;
+
 // Copies from host memory that wait, with $KVC_FAKE_CUDA_LATE, until something is behind them.
 void fake_catch_up(void);
 

@@ -152,7 +152,7 @@ int fake_device_attribute(int *value, int attribute, int device)
 {
     (void)device;
     MAY_FAIL;
-    *value = attribute == 16 ? 4 : 1;
+    *value = attribute == 16 ? 4 : attribute == 75 ? 9 : 1;
     if (attribute == CUDA_HAS_HOST_POINTERS && getenv("KVC_FAKE_CUDA_SHIFTED") != NULL)
         *value = 0;
     if (attribute == CUDA_HAS_FD_EXPORT && getenv("KVC_FAKE_CUDA_LEGACY") != NULL)
@@ -352,6 +352,8 @@ static uint64_t copy_slice(uint8_t *to, const uint8_t *from, const struct pack_c
     return sum;
 }
 
+__thread bool fake_more;
+
 int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                 unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream,
                 void **parameters, void **extra)
@@ -360,6 +362,7 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
     const struct pack_cuda_row *rows = (const void *)(uintptr_t)args->rows;
     const bool gather = (uintptr_t)function % 2 == 1;
     const bool summed = ((uintptr_t)function - 1) / 2 % 2 == 1;
+    const bool owed = fake_more;
     uint64_t sums[PACK_CUDA_BLOCKS];
 
     (void)grid_y;
@@ -369,11 +372,13 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
     (void)block_z;
     (void)shared_bytes;
     (void)extra;
+    fake_more = false;
     NEED_CONTEXT;
     OWN_STREAM(stream);
     fake_catch_up();
-    if (grid_x == 0)
+    if (grid_x == 0 || owed != (args->follows != 0))
         return INVALID;
+    fake_more = args->more != 0;
     if (kvc_fake_hold)
         return 0;
     if (fake_switch("slow-launch"))
@@ -402,6 +407,17 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
             __atomic_store_n((uint64_t *)(uintptr_t)span->word, span->word_value, __ATOMIC_RELEASE);
     }
     return 0;
+}
+
+int fake_launch_with(const struct pack_cuda_config *config, void *function, void **parameters,
+                     void **extra)
+{
+    if (config->n_attributes != 1 || config->attributes->id != 6 ||
+        config->block_x != PACK_CUDA_THREADS)
+        return INVALID;
+    return fake_launch(function, config->grid_x, config->grid_y, config->grid_z, config->block_x,
+                       config->block_y, config->block_z, config->shared_bytes, config->stream,
+                       parameters, extra);
 }
 
 int cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags,
