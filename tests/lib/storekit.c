@@ -105,9 +105,9 @@ static void on_log(void *arg, enum log_level level, const char *line, size_t len
 {
     struct kit *kit = arg;
 
-    if (strstr(line, "save cancelled ")) {
-        kit->n_cancelled++;
-        snprintf(kit->cancelled, sizeof(kit->cancelled), "%.*s", (int)length, line);
+    if (kit->listen && strstr(line, kit->listen)) {
+        kit->n_heard++;
+        snprintf(kit->heard, sizeof(kit->heard), "%.*s", (int)length, line);
     }
     if (level > LOG_LEVEL_WARNING)
         return;

@@ -80,9 +80,10 @@ struct kit {
     kvc_status copy_status; /* what copy() returns */
     struct save_outcome done[KIT_EVENTS];
     uint32_t n_done, n_room, n_freed;
-    uint32_t n_warnings;                          /* logged; kit_close wants none */
-    uint32_t n_cancelled;                         /* such lines */
-    char cancelled[256];                          /* the latest */
+    uint32_t n_warnings; /* logged; kit_close wants none */
+    const char *listen;  /* lines of the log that have it are counted */
+    uint32_t n_heard;
+    char heard[256];                              /* the latest */
     struct refusal why;                           /* of the latest refusal */
     uint8_t scope_keys[KIT_KEYS * KVC_KEY_BYTES]; /* of the latest kit_scope */
 };

@@ -126,13 +126,18 @@ END_TEST
 
 START_TEST(S34_another_layout_is_a_miss)
 {
-    struct kit_owner *worker = open_with(4);
+    struct kit_owner *worker = open_with(4), *other = kit_worker(&kit);
     struct store_part_info first, second;
     uint64_t lease;
 
+    kit.listen = "store: another layout of a namespace ";
     kit_register(&kit, worker, 1, kit.slot_bytes, &first);
     ck_assert_uint_eq(first.part, kit.part);
     kit_register(&kit, worker, 1, kit.slot_bytes / 2, &second);
+    /* Said once, whoever comes with it later. */
+    kit_register(&kit, worker, 1, kit.slot_bytes / 2, &second);
+    kit_register(&kit, other, 1, kit.slot_bytes / 2, &second);
+    ck_assert_uint_eq(kit.n_heard, 1);
     ck_assert_uint_ne(second.part, kit.part);
     ck_assert_int_ne(memcmp(first.fingerprint, second.fingerprint, KVC_FINGERPRINT_BYTES), 0);
     kit.part = second.part;
