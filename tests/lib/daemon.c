@@ -122,11 +122,6 @@ static void exec_daemon(const struct daemon *d)
 
 static void spawn(struct daemon *d)
 {
-#ifdef __SANITIZE_THREAD__
-    // UCX puts hooks of its own over mmap, under which this sanitizer's runtime crashes at the end
-    // of a process, the test's as well, which may load UCX for a peer that it plays.
-    setenv("UCX_MEM_EVENTS", "no", 0);
-#endif
     d->pid = proc_fork();
     if (d->pid == 0)
         exec_daemon(d);
