@@ -8,6 +8,8 @@
 
 #define ENVIRONMENT_PREFIX "KVCACHED_"
 #define LINE_MAX_BYTES     190 /* what inih holds of one, less the newline */
+#define STRING_OF(text)    #text
+#define STRING(macro)      STRING_OF(macro)
 
 struct reading {
     struct config *config;
@@ -43,7 +45,7 @@ static char *read_line(char *line, int size, void *stream)
     r->line++;
     n = strlen(line);
     if (n > LINE_MAX_BYTES || (n > 0 && line[n - 1] != '\n' && !feof(r->file)))
-        wrong(r, "longer than a line may be, or with a zero byte");
+        wrong(r, "longer than " STRING(LINE_MAX_BYTES) " bytes, or with a zero byte");
     else if (isspace((unsigned char)line[0]) && strspn(line, " \t\r\n") != n)
         wrong(r, "begins with a space");
     return r->bad ? NULL : got;
