@@ -4,6 +4,7 @@
 import logging
 import os
 import signal
+import threading
 import time
 from unittest import mock
 
@@ -12,6 +13,7 @@ from stand_in import TOKENS, Request, step
 from vllm_case import Case, layer_by_layer, prompt
 
 from kvcache_client import library
+from kvcache_client.parts import Part
 
 
 class Faults(Case):
@@ -162,7 +164,7 @@ class Faults(Case):
             daemon.process.send_signal(signal.SIGCONT)
         late = (engine.counts("scheduler")["late_lookups"] - before[0]["late_lookups"]
                 + engine.counts()["dropped_saves"] - before[1]["dropped_saves"])
-        self.assertGreater(late, 2)
+        self.assertGreater(late, 1)
         asked = engine.counts("scheduler")["lookups"] - before[0]["lookups"]
         self.assertLess(asked, 4 + 2 * max(1, took) + 8)  # pauses are doubled, to a second
         support.until(lambda: engine.serve(Request(tokens)) == 28, "no hit after it went on")
@@ -215,12 +217,36 @@ class Faults(Case):
         engine.row = lambda r, p, layer, rank, row=type(engine).row: row(
             engine, r, p, layer + 100, rank)
         self.assertEqual(engine.serve(Request(tokens)), 0)
-        for _ in range(3):  # the parts of the old epoch are refused, and made anew
-            engine.serve(Request(prompt(9)))
-            self.assertEqual(engine.serve(Request(tokens)) % TOKENS, 0)
-        self.assertEqual(engine.serve(Request(tokens)), 28)
+
+        def found():  # the parts of the old epoch are refused, and made anew beside the steps
+            n = engine.serve(Request(tokens))
+            self.assertIn(n, (0, 28))
+            return n == 28
+
+        support.until(found, "nothing is found")
         self.assertGreater(worker.counts["loaded_blocks"], 0)
         self.assertIs(other.workers[0]._worker._parts[0], stale)
+
+    def test_nobody_waits_until_a_flushed_namespace_is_registered_again(self):
+        daemon = self.daemon()
+        engine, other = self.engine(daemon), self.engine(daemon)
+        tokens = prompt(30)
+        engine.serve(Request(tokens))
+        other.scheduler.reset_cache()
+        gate, renew = threading.Event(), Part.renew
+        self.addCleanup(gate.set)
+        with mock.patch.object(Part, "renew", lambda part: gate.wait(20) and renew(part)):
+            # Its lookup and its saves find the flush; nothing goes on before the gate is open.
+            engine.settle = lambda: None
+            self.assertEqual(engine.serve(Request(tokens)), 0)
+            self.assertEqual(engine.serve(Request(tokens)), 0)
+            self.assertFalse(gate.is_set())
+            gate.set()
+            sides = [engine.scheduler._scheduler, engine.workers[0]._worker]
+            support.until(lambda: all(side._link.get() for side in sides), "not registered")
+        engine.serve(Request(tokens))
+        self.settled(daemon)
+        self.assertEqual(engine.serve(Request(tokens)), 28)
 
     def test_an_abort_while_blocks_are_loaded_beside_the_steps(self):
         daemon = self.daemon("--gpu-bytes", "0")

@@ -158,7 +158,9 @@ class Requests(Case):
         self.assertEqual(other.serve(Request(tokens)), 40)
         other.scheduler.reset_cache()
         self.assertEqual(engine.counts()["saved_blocks"], 10)
-        served_from_the_own_cache(engine, tokens, request)  # finds the flush, and renews
+        served_from_the_own_cache(engine, tokens, request)  # finds the flush
+        sides = [engine.scheduler._scheduler, engine.workers[0]._worker]
+        support.until(lambda: all(side._link.get() for side in sides), "not registered again")
         served_from_the_own_cache(engine, tokens, request)
         self.assertEqual(engine.counts()["saved_blocks"], 20)
 

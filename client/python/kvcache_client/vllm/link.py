@@ -47,9 +47,19 @@ class Link:
             return self._client
         running = self._thread is not None and self._thread.is_alive()
         if not running and not self._closed and time.monotonic() >= self._next:
-            self._thread = threading.Thread(target=self._attempt, name="kvcached", daemon=True)
-            self._thread.start()
+            self._begin(self._attempt)
         return None
+
+    def renew(self) -> None:
+        """What was set up is not valid any more (StaleError): it is set up again, and until then
+        there is no client."""
+        if self._up and not self._closed:
+            self._up = False
+            self._begin(self._set_up)
+
+    def _begin(self, what: Callable[[], object]) -> None:
+        self._thread = threading.Thread(target=what, name="kvcached", daemon=True)
+        self._thread.start()
 
     def ready(self) -> Optional[Client]:
         """The client, unless the last answers of the daemon did not come in time."""
@@ -85,9 +95,20 @@ class Link:
                 self._client = self._make()
             else:
                 self._client.reconnect()
+            if self._set_up():
+                log.info("kvcached: connected, device %s", self._client.device)
+        except (KvcacheError, OSError) as error:
+            self._failed(error)
+
+    def _set_up(self) -> bool:
+        assert self._client is not None
+        try:
             self._setup(self._client)
             self._up = True
-            log.info("kvcached: connected, device %s", self._client.device)
         except (KvcacheError, OSError) as error:
-            self._next = time.monotonic() + self._retry_s
-            log.warning("kvcached: %s; trying again in %g s", error, self._retry_s)
+            self._failed(error)
+        return self._up
+
+    def _failed(self, error: Exception) -> None:
+        self._next = time.monotonic() + self._retry_s
+        log.warning("kvcached: %s; trying again in %g s", error, self._retry_s)

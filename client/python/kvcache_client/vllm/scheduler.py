@@ -106,6 +106,8 @@ class SchedulerSide:
         )
 
     def _register(self, client: Client) -> None:
+        for part in self._parts:
+            part.renew()
         if self._parts:
             return
         self._parts = [
@@ -193,11 +195,9 @@ class SchedulerSide:
         first = self._in_front(state)
         keys, state.late = bytes(state.keys[first * KEY_BYTES : n * KEY_BYTES]), False
         try:
-            try:
-                lease = self._lease(client, keys, state.name)
-            except StaleError:
-                self._renew()
-                lease = self._lease(client, keys, state.name)
+            lease = self._lease(client, keys, state.name)
+        except StaleError:
+            self._renew()  # everything is a miss
         except DeadlineError:
             self.counts["late_lookups"] += 1
             state.late = True
@@ -255,8 +255,7 @@ class SchedulerSide:
 
     def _renew(self) -> None:
         self._lately.clear()
-        for part in self._parts:
-            part.renew()
+        self._link.renew()
 
     def _failed(self, error: KvcacheError) -> None:
         self.counts["failed_lookups"] += 1

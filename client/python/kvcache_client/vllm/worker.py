@@ -121,6 +121,8 @@ class WorkerSide:
         self._host_only = client.statistics()["tiers.gpu.bytes"] == 0
         if not self._cost.fixed:
             self._cost = self._report.cost = self._measure(client)
+        for part in self._parts:
+            part.renew()
         if self._parts:
             return
         self._parts = [
@@ -151,6 +153,8 @@ class WorkerSide:
     def _failed(self, error: KvcacheError) -> None:
         if isinstance(error, DeadlineError):
             self._link.late()
+        if isinstance(error, StaleError):
+            self._link.renew()
         if isinstance(error, SessionError):
             self.counts["daemon_losses"] += 1
             self._link.lost(error)
@@ -235,11 +239,7 @@ class WorkerSide:
         self, client: Client, part: Part, order: LoadOrder, ids: Sequence[Optional[int]],
         stream: object
     ) -> Union[Load, SlicedLoad]:
-        try:
-            lease: Lease = client.adopt(order.token, part)
-        except StaleError:
-            part.renew()  # the lease is gone, the next one can be used
-            raise
+        lease: Lease = client.adopt(order.token, part)
         first, verify = order.first, self.options.verify
         if self._by_layer and not order.asynchronous:
             self._leases.append(lease)  # until all of its loads are open
@@ -315,8 +315,6 @@ class WorkerSide:
         for error in self._layer_saves.errors:
             self._dropped(1)
             self._failed(error)
-            if isinstance(error, StaleError):
-                self._renew()
         self._layer_saves.errors.clear()
 
     def _entries(self, order: SaveOrder) -> List[Tuple[int, SaveEntry]]:
@@ -345,9 +343,7 @@ class WorkerSide:
             except KvcacheError as error:
                 self._dropped(1)
                 self._failed(error)
-                if isinstance(error, StaleError):
-                    self._renew()
-                if isinstance(error, (SessionError, DeadlineError)):
+                if isinstance(error, (SessionError, DeadlineError, StaleError)):
                     return
         self._note_skipped(orders, states)
 
@@ -386,13 +382,6 @@ class WorkerSide:
         absent = sum(b is None for e in entries for b in e.blocks)
         self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
         return save.raw_states
-
-    def _renew(self) -> None:
-        try:
-            for part in self._parts:
-                part.renew()
-        except KvcacheError as error:
-            self._failed(error)
 
     # The end of a step.
 
