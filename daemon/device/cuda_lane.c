@@ -10,6 +10,7 @@
 
 /* A link to the host is busy with few thread blocks; more of them would only wait. */
 #define HOST_THREAD_BLOCKS 8u
+#define LOOKS_MAX          500u /* whether something has ended, before the thread sleeps */
 
 /*
  * A layout whose slices all lie at one place, which is written over and over: who scatters there
@@ -257,6 +258,21 @@ static kvc_status sum(struct device_lane *lane, const struct pack_layout *layout
     return status == KVC_E_DEVICE ? check(lane, "checksums cannot be launched", error) : status;
 }
 
+/* Sums take less time than to fall asleep and be woken. */
+static int wait(struct device_lane *lane)
+{
+    const struct cuda_driver *driver = &lane->cuda->driver;
+    int error = driver->event_record(lane->event, lane->stream);
+
+    for (uint32_t i = 0; error == 0 && i < LOOKS_MAX; i++) {
+        error = driver->event_query(lane->event);
+        if (error != CUDA_NOT_READY)
+            return error;
+        error = 0;
+    }
+    return error == 0 ? driver->stream_synchronize(lane->stream) : error;
+}
+
 kvc_status cuda_lane_sum(struct device_lane *lane, const struct pack_layout *layout,
                          const struct pack_block *blocks, uint32_t n_blocks)
 {
@@ -265,6 +281,8 @@ kvc_status cuda_lane_sum(struct device_lane *lane, const struct pack_layout *lay
     if (status != KVC_OK)
         return status;
     status = sum(lane, layout, blocks, n_blocks);
+    if (status == KVC_OK)
+        status = check(lane, "checksums failed", wait(lane));
     device_cuda_leave(lane->cuda);
     return status;
 }

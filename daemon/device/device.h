@@ -143,8 +143,8 @@ struct device_lending {
                             struct device_lane **lane);
     kvc_status (*lane_job)(struct device_lane *lane, const struct device_loan *loan, bool gather,
                            const struct pack_job *job, uint32_t first_cell, bool touches_host);
-    /* The checksums of slots of the GPU's tier, in cells as of a job, which copies nothing. The
-     * layout outlives the lane, which keeps tables of it. */
+    /* The checksums of slots of the GPU's tier, in cells as of a job, at once: it waits for them.
+     * The layout outlives the lane, which keeps tables of it. */
     kvc_status (*lane_sum)(struct device_lane *lane, const struct pack_layout *layout,
                            const struct pack_block *blocks, uint32_t n_blocks);
     kvc_status (*lane_flush)(struct device_lane *lane);

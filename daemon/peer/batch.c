@@ -77,6 +77,13 @@ void batch_finish(struct batch *b, kvc_status status)
     batch_start_some(peers);
 }
 
+/* From a GPU to a GPU, if that is where it goes. */
+static uint32_t mode_of(const struct batch *b)
+{
+    return peers_is_memory(b->peers, (enum tier_kind)b->blocks[0].tier) ? b->peer->mode
+                                                                        : MESSAGE_GPU;
+}
+
 static void begin(struct batch *b)
 {
     struct peer *peer = b->peer;
@@ -86,10 +93,14 @@ static void begin(struct batch *b)
     peer->bytes += b->bytes;
     b->peers->bytes += b->bytes;
     peer->turn = b->turn;
-    b->mode =
-        peers_is_memory(b->peers, (enum tier_kind)b->blocks[0].tier) ? peer->mode : MESSAGE_GPU;
+    b->mode = mode_of(b);
     b->begun_us = clock_now_us();
     batch_begin(b);
+}
+
+static uint32_t most_of(const struct batch *b)
+{
+    return mode_of(b) == MESSAGE_GPU ? PEER_READS : PEER_LANES;
 }
 
 static bool may_begin(const struct peer *peer)
@@ -97,7 +108,7 @@ static bool may_begin(const struct peer *peer)
     const struct peers *peers = peer->peers;
     const struct batch *b = list_first(&peer->waiting, struct batch, link);
 
-    return b != NULL && peer->state == PEER_OPEN && peer->n_running < PEER_LANES &&
+    return b != NULL && peer->state == PEER_OPEN && peer->n_running < most_of(b) &&
            (peer->n_running == 0 || peer->bytes + b->bytes <= peers->config.bytes_each) &&
            (peers->bytes == 0 || peers->bytes + b->bytes <= peers->config.bytes_all);
 }

@@ -202,12 +202,17 @@ static bool begin(struct service *s)
     return true;
 }
 
+static uint32_t most_of(const struct service *s)
+{
+    return s->mode == MESSAGE_GPU ? PEER_READS : PEER_LANES;
+}
+
 void serve_start_some(struct guest *g)
 {
     struct service *s;
 
-    while (g->n_running < PEER_LANES && g->control != NULL && g->endpoint != NULL &&
-           (s = list_first(&g->waiting, struct service, link)) != NULL)
+    while (g->control != NULL && g->endpoint != NULL &&
+           (s = list_first(&g->waiting, struct service, link)) != NULL && g->n_running < most_of(s))
         if (!begin(s))
             return;
 }

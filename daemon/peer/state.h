@@ -14,6 +14,7 @@
 #include "daemon/peer/view.h"
 
 #define PEER_LANES   2u /* batches of one peer that are under way, each with memory of its own */
+#define PEER_READS   4u /* ... that are read from GPU to GPU: they need none */
 #define PEERS_STAGES 4u /* batches on their way from a GPU, each with memory of its own */
 
 /* A layout, as copies and checksums need it; made once and kept. */

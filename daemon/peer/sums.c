@@ -39,28 +39,10 @@ void sums_destroy(struct sums *sums)
     mem_free(sums);
 }
 
-/* Nobody is told: who asks waits. */
+/* Nothing is enqueued whose end would be told. */
 static void done_cb(void *arg)
 {
     (void)arg;
-}
-
-/* What was enqueued ends before this does. The lane is asked how it ended; KVC_E_BUSY: done has
- * been called. */
-static kvc_status run(const struct device_lending *lending, struct device_lane *lane,
-                      const struct pack_layout *layout, const struct pack_block *blocks,
-                      uint32_t n_blocks)
-{
-    kvc_status status = lending->lane_sum(lane, layout, blocks, n_blocks);
-
-    if (status != KVC_OK)
-        return status;
-    status = lending->lane_flush(lane);
-    lending->lane_settle(lane);
-    if (status != KVC_OK)
-        return status;
-    status = lending->lane_look(lane);
-    return status == KVC_E_BUSY ? KVC_OK : status;
 }
 
 kvc_status sums_of(struct sums *sums, uint32_t gpu, const struct pack_layout *layout,
@@ -75,7 +57,7 @@ kvc_status sums_of(struct sums *sums, uint32_t gpu, const struct pack_layout *la
     if (g->lane == NULL)
         status = lending->lane_open(sums->device->state, gpu, done_cb, NULL, &g->lane);
     if (status == KVC_OK)
-        status = run(lending, g->lane, layout, blocks, n_blocks);
+        status = lending->lane_sum(g->lane, layout, blocks, n_blocks);
     if (status == KVC_OK)
         memcpy(cells, lending->lane_cells(g->lane), n_blocks * sizeof(*cells));
     pthread_mutex_unlock(&g->lock);
