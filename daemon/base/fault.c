@@ -24,6 +24,8 @@ struct site {
     _Atomic uint32_t count;
     _Atomic uint64_t passed;
     _Atomic uint64_t fired;
+    _Atomic uint32_t armed;    // ever
+    _Atomic uint32_t is_there; // passed, ever
 };
 
 // Zero is the resting state of all of it, so a fresh file is a valid page.
@@ -91,6 +93,7 @@ bool fault_fires(const char *name)
     bool fires;
 
     atomic_fetch_add(&s->passed, 1);
+    atomic_store(&s->is_there, 1);
     if (atomic_load(&s->count) == 0)
         fires = random_fires(current);
     else
@@ -109,6 +112,7 @@ void fault_page_arm(struct fault_page *page, const char *name, uint32_t skip, ui
     atomic_store(&s->passed, 0);
     atomic_store(&s->fired, 0);
     atomic_store(&s->count, count);
+    atomic_store(&s->armed, 1);
 }
 
 void fault_page_random(struct fault_page *page, uint64_t seed, uint32_t per_mille)
@@ -198,6 +202,18 @@ void fault_random(uint64_t seed, uint32_t per_mille)
 void fault_off(const char *pattern)
 {
     fault_page_off(current, pattern);
+}
+
+const char *fault_unknown(void)
+{
+    for (size_t i = 0; i < FAULT_SITES; i++) {
+        struct site *s = &current->sites[i];
+
+        if (atomic_load(&s->state) == SITE_KNOWN && atomic_load(&s->armed) &&
+            !atomic_load(&s->is_there))
+            return s->name;
+    }
+    return NULL;
 }
 
 uint64_t fault_passed(const char *site)

@@ -11,6 +11,7 @@
 #define KVC_DAEMON_BASE_FAULT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef KVC_DEBUG
@@ -32,6 +33,10 @@ void fault_off(const char *pattern);
 // latest fault_arm() of it.
 uint64_t fault_passed(const char *site);
 uint64_t fault_fired(const char *site);
+
+// A site that was armed and that the code never came to, whether it was to fail there or not: most
+// likely there is none of that name. NULL: none.
+const char *fault_unknown(void);
 
 // How far the clock was moved, in microseconds; daemon/base/clock.h has the calls to use.
 uint64_t fault_clock_offset_us(void);

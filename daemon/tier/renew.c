@@ -34,8 +34,7 @@ struct renewer {
     kvc_status status;
 };
 
-/* "renew.late" holds a step back as long as it fires; "renew.fail" is no memory for the new pages.
- */
+/* "renew.busy": the memory is mapped still; "renew.fail": no memory for the new pages. */
 static void step(uv_work_t *work)
 {
     struct renewer *r = work->data;

@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "daemon/base/fault.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/model.h"
 
@@ -38,6 +39,7 @@ START_TEST(F15_random_operations_agree_with_the_model)
     ck_assert(m->told_parents > 0);
     ck_assert(!model_shapes[shape].moves || steps < STEPS || stats.moved_extents > 0);
     model_destroy(m);
+    ck_assert_msg(steps < STEPS || !fault_unknown(), "no call comes to %s", fault_unknown());
 }
 END_TEST
 
