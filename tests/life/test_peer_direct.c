@@ -262,7 +262,7 @@ START_TEST(T13_a_source_that_hangs_while_it_is_read)
 {
     uint32_t blocks = 7;
 
-    BEGIN("64M", 300);
+    BEGIN("64M", 1000);
     engine_put(&a, 100, BLOCKS);
     if (!make_deaf()) {
         end();
