@@ -144,6 +144,19 @@ class Requests(Case):
         engine.serve(Request(prompt(80)), decode=6)
         self.assertEqual(asked, [20])
 
+    def test_what_the_daemon_evicted_is_saved_again(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = prompt(42)
+        request = Request(tokens)
+        engine.serve(request)
+        worker = engine.workers[0]._worker
+        keys = b"".join(h[:KEY_BYTES] for h in request.block_hashes)
+        worker._link.get().flush_keys(worker._parts[0], keys[3 * KEY_BYTES :])
+        self.assertEqual(engine.serve(Request(tokens)), 12)
+        self.settled(daemon)
+        self.assertEqual(engine.serve(Request(tokens)), 40)
+
     def test_what_the_daemon_lost_is_saved_again(self):
         daemon = self.daemon()
         engine, other = self.engine(daemon), self.engine(daemon)

@@ -58,6 +58,13 @@ class Lately:
             self._add(state, state.saved, n, now)
         state.saved = n
 
+    def missed(self, state: State, block: int) -> None:
+        """A lookup ended in front of this one: the daemon has evicted it since, if it was named."""
+        if self.on:
+            state.saved = min(state.saved, block)
+            if self._at(state, block, time.monotonic()) is not None:
+                self.forget(state, block)
+
     def forget(self, state: State, first: int) -> None:
         """Blocks from there on were not taken."""
         keys = bytes(state.keys)

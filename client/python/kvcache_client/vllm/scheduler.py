@@ -206,6 +206,8 @@ class SchedulerSide:
             self._failed(error)
         else:
             self._link.answered()
+            if lease is not None and first + lease.blocks < n:
+                self._lately.missed(state, first + lease.blocks)
             return lease
         return None
 
