@@ -6,16 +6,21 @@ import random
 import kit
 
 RESAMPLINGS = 300
+MANY = 2000  # values, of which a third of the resamplings is enough
 
 
 def _resample(chosen, rounds, picked):
     return [v for i in picked for v in chosen.choices(rounds[i], k=len(rounds[i]))]
 
 
+def _times(rounds):
+    return RESAMPLINGS if sum(map(len, rounds)) < MANY else RESAMPLINGS // 3
+
+
 def interval(rounds, q=0.5):
     """Of the quantile: rounds are resampled, and in each what it measured. rounds: lists."""
     chosen, found = random.Random(1), []
-    for _ in range(RESAMPLINGS):
+    for _ in range(_times(rounds)):
         picked = chosen.choices(range(len(rounds)), k=len(rounds))
         found.append(kit.quantile(_resample(chosen, rounds, picked), q))
     return _middle(found)
@@ -27,7 +32,7 @@ def over(rounds, base, q=0.5):
     chosen, found = random.Random(1), []
     n = min(len(rounds), len(base))
     rounds, base = rounds[:n], base[:n]
-    for _ in range(RESAMPLINGS):
+    for _ in range(_times(rounds)):
         picked = chosen.choices(range(len(rounds)), k=len(rounds))
         above, below = (kit.quantile(_resample(chosen, r, picked), q) for r in (rounds, base))
         found.append(above / below)

@@ -166,7 +166,7 @@ class Stream:
             "" if mine is base else figures.change(mine.ttft, base.ttft),
             figures.ms(mine.ttft, 0.95), f"{kit.median(sum(mine.rates, [])):.0f}",
             "" if mine is base else figures.change(mine.rates, base.rates),
-            f"{kit.quantile(gaps, 0.95) * 1e3:.2f}", f"{kit.quantile(gaps, 0.99) * 1e3:.2f}",
+            f"{kit.quantile(gaps, 0.95) * 1e3:.2f}", figures.ms(mine.gaps, 0.99),
             percent("own"), percent("gpu"), percent("host"),
             *(f"{b / 1e9:.2f}" for b in (loaded, mine.saved, mine.moved)),
             f"{whole / loaded:.2f}" if loaded else "-",
