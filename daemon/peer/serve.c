@@ -100,18 +100,33 @@ static void end(struct service *s, bool served)
     mem_free(s);
 }
 
+/* Memory to pass through was given back: who has had none for the longest time comes first. */
+static void share_stage(struct peers *peers)
+{
+    struct guest *g, *first = NULL;
+
+    list_for_each(g, &peers->guests, link)
+        if (g->n_waiting > 0 && g->n_running < PEER_LANES &&
+            (first == NULL || g->staged < first->staged))
+            first = g;
+    if (first != NULL)
+        serve_start_some(first);
+    /* What it did not take, since what waited was refused. */
+    list_for_each(g, &peers->guests, link)
+        serve_start_some(g);
+}
+
 void service_finish(struct service *s, bool served)
 {
     struct peers *peers = s->peers;
-    struct guest *g = s->guest, *other;
+    struct guest *g = s->guest;
     const bool staged = s->stage < PEERS_STAGES;
 
     end(s, served);
     service_warm_next(g);
-    serve_start_some(g);
     if (staged)
-        list_for_each(other, &peers->guests, link)
-            serve_start_some(other);
+        share_stage(peers);
+    serve_start_some(g);
     guest_settle(g);
 }
 

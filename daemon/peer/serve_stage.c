@@ -75,6 +75,7 @@ kvc_status service_stage(struct service *s)
     s->stage = staging_take(s->peers);
     if (s->stage == PEERS_STAGES)
         return KVC_E_BUSY;
+    s->guest->staged = ++s->peers->stage_turn;
     service_set_state(s, SERVE_STAGING);
     return uv_queue_work(s->peers->config.loop, &s->work, stage_cb, staged_cb) < 0 ? KVC_E_NO_MEMORY
                                                                                    : KVC_OK;

@@ -122,6 +122,7 @@ struct guest {
     struct lanes lanes;
     struct list waiting, running; /* services */
     uint32_t n_waiting, n_running;
+    uint64_t staged; /* turn of its latest batch from a GPU */
     uint64_t batches, small, useful, wire, registrations, refused, stale;
 };
 
@@ -137,6 +138,7 @@ struct peers {
     struct tier *stage;         /* NULL: no memory is a GPU's */
     struct ucx_memory stage_memory;
     bool stage_used[PEERS_STAGES];
+    uint64_t stage_turn;
     struct link_config ask_links, serve_links;
     uv_tcp_t listener;
     uv_timer_t tick;

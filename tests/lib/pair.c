@@ -125,8 +125,8 @@ static void read_row(const struct admin_row *from, struct pair_row *row)
     snprintf(row->reason, sizeof(row->reason), "%s", from->values[5]);
     snprintf(row->tenant, sizeof(row->tenant), "%s", from->values[12]);
     row->small = number(from, 13);
-    row->running = 0;
-    sscanf(row->reason, "under way %u", &row->running);
+    row->running = row->waiting = 0;
+    sscanf(row->reason, "under way %u, waiting %u", &row->running, &row->waiting);
     row->epoch = number(from, 6);
     row->batches = number(from, 7);
     row->useful = number(from, 8);

@@ -10,20 +10,20 @@
 
 #include "tests/lib/daemon.h"
 
-#define PAIR_MAX 3u
+#define PAIR_MAX 5u
 
 // A row of `kvcachectl peers`.
 struct pair_row {
     char state[32], mode[24], lanes[96], reason[96], tenant[64];
     uint64_t epoch, batches, small, useful, wire, registrations, dropped;
-    unsigned running; // batches of one that asks
+    unsigned running, waiting; // batches of one that asks
 };
 
 struct pair {
     uint32_t n;
     struct daemon *daemons[PAIR_MAX]; // NULL: stopped by the test
     int ports[PAIR_MAX];
-    char lists[PAIR_MAX][64], listens[PAIR_MAX][32]; // what they were started with
+    char lists[PAIR_MAX][96], listens[PAIR_MAX][32]; // what they were started with
 };
 
 // A port that nobody listens on now.
