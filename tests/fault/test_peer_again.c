@@ -28,8 +28,7 @@ static void end(void)
     engine_close(&b);
     engine_close(&operator);
     for (uint32_t i = 0; i < 2; i++) {
-        daemon_clock_advance(p.daemons[i], 2100000);
-        pair_settled(p.daemons[i]);
+        pair_at_rest(p.daemons[i]);
     }
     pair_close(&p);
 }

@@ -37,8 +37,7 @@ static void end(void)
     for (uint32_t i = 0; i < p.n; i++) {
         if (p.daemons[i] == NULL)
             continue;
-        daemon_clock_advance(p.daemons[i], 2100000);
-        pair_settled(p.daemons[i]);
+        pair_at_rest(p.daemons[i]);
     }
     pair_close(&p);
 }

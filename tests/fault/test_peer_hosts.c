@@ -47,8 +47,7 @@ static void end(void)
     engine_close(&a);
     engine_close(&b);
     for (int i = 0; i < 2; i++) {
-        daemon_clock_advance(d[i], 2100000);
-        pair_settled(d[i]);
+        pair_at_rest(d[i]);
     }
     for (int i = 0; i < 2; i++)
         daemon_stop(d[i]);

@@ -15,6 +15,7 @@
 
 #define ARGS_MAX  24
 #define LINKED_MS 5000
+#define HELD_MS   2100 // HOLD_MS of daemon/peer/fetch.h, and some more
 
 static bool is_free(int port)
 {
@@ -180,6 +181,12 @@ void pair_settled(const struct daemon *d)
     ck_assert_int_eq(admin_debug(e.client, &check, &reply), KVC_OK);
     ck_assert_msg(reply.broken[0] == '\0', "%s", reply.broken);
     engine_close(&e);
+}
+
+void pair_at_rest(struct daemon *d)
+{
+    daemon_clock_advance(d, HELD_MS * 1000u);
+    pair_settled(d);
 }
 
 char *pair_ctl(const struct daemon *d, bool json)

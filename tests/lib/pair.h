@@ -48,5 +48,7 @@ char *pair_ctl(const struct daemon *d, bool json);
 // Nothing is being filled, loaded, leased or in quarantine at a daemon, and its store is as it
 // should be.
 void pair_settled(const struct daemon *d);
+// The same after the moment in which what was fetched is held for its waiter.
+void pair_at_rest(struct daemon *d);
 
 #endif

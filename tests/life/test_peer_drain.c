@@ -31,8 +31,7 @@ static void end(void)
     engine_close(&a);
     engine_close(&b);
     for (uint32_t i = 0; i < p.n; i++) {
-        daemon_clock_advance(p.daemons[i], 2100000);
-        pair_settled(p.daemons[i]);
+        pair_at_rest(p.daemons[i]);
     }
     pair_close(&p);
 }

@@ -63,9 +63,7 @@ static void end(void)
         kvc_close(workers[i].client);
         for (uint32_t k = 0; k < PARTS; k++)
             kv_free(&workers[i].kv[k]);
-        /* What was fetched is held for its waiter for a moment. */
-        daemon_clock_advance(p.daemons[i], 2100000);
-        pair_settled(p.daemons[i]);
+        pair_at_rest(p.daemons[i]);
     }
     pair_close(&p);
 }

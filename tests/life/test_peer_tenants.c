@@ -66,10 +66,8 @@ static void end(void)
         engine_close(&tenant[i]);
         engine_close(&peer[i]);
     }
-    /* What was fetched is held for its waiter for a moment. */
     for (int i = 0; i < 3; i++) {
-        daemon_clock_advance(all[i], 2100000);
-        pair_settled(all[i]);
+        pair_at_rest(all[i]);
         daemon_stop(all[i]);
     }
 }

@@ -173,8 +173,7 @@ static void on_gone(void *arg)
 static void end(void)
 {
     engine_close(&b);
-    daemon_clock_advance(d, 2100000);
-    pair_settled(d);
+    pair_at_rest(d);
     daemon_stop(d);
     wait_for(turn() && source == NULL && endpoint == NULL, MS);
     uv_close((uv_handle_t *)&listener, NULL);
