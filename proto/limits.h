@@ -100,6 +100,9 @@
 /* Workers' own memory, for copies by the daemon. */
 #define KVC_SESSION_REGIONS_MAX 64u
 #define KVC_SESSION_LOADS_MAX   256u /* loads by the daemon that have not ended */
+/* Blocks of calls of saves by the daemon that have not ended, and 16 for each call. */
+#define KVC_SESSION_COPIES_MAX  (1u << 20)
+#define KVC_COPY_CALL_BLOCKS    16u
 #define KVC_SESSION_PIECES_MAX  1024u     /* pieces of all regions of a session */
 #define KVC_SESSION_GPU_PIECES_MAX 16384u /* the same on a GPU, for 320 GiB in pieces of 20 MiB */
 #define KVC_PIECES_MAX          16384u    /* ... of all sessions: a quarter of Linux's mappings */

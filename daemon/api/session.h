@@ -93,6 +93,7 @@ struct session {
     struct list transfers;      /* saves and loads that the daemon copies */
     struct copier_queue copies; /* their chunks */
     uint32_t n_loads;           /* of the transfers */
+    uint32_t n_copies;          /* what the others count for, of KVC_SESSION_COPIES_MAX */
     struct list remotes;        /* what peers are asked for */
     uint32_t n_remotes;
     struct watch *watch; /* its WATCH that waits, or NULL */

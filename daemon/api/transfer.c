@@ -36,6 +36,7 @@ void transfer_release(struct transfer *t)
     gate_forget(&t->gate);
     for (uint32_t i = 0; i < t->n_memories; i++)
         memory_unuse(t->memories[i]);
+    t->session->n_copies -= t->cost;
     list_remove(&t->link);
     mem_free(t);
 }

@@ -70,15 +70,20 @@ static kvc_status use_entry(struct transfer *t, const struct msg_save *save, uin
 kvc_status transfer_prepare_save(struct session *s, const struct msg_save *save,
                                  struct transfer **transfer, struct refusal *why)
 {
-    uint32_t n_blocks, n_chunks;
+    uint32_t n_blocks, n_chunks, cost;
     struct transfer *t;
     kvc_status status = count_chunks(s, save, &n_blocks, &n_chunks, why);
 
     if (status != KVC_OK)
         return status;
+    cost = n_blocks + KVC_COPY_CALL_BLOCKS;
+    if (cost > KVC_SESSION_COPIES_MAX - s->n_copies)
+        return refuse(why, KVC_E_BUSY, "too many copies have not ended", "%s", "");
     t = transfer_make(s, COPIER_GATHER, n_blocks, n_chunks);
     if (t == NULL)
         return refuse(why, KVC_E_NO_MEMORY, "", "%s", "");
+    t->cost = cost;
+    s->n_copies += cost;
     t->summed = save->checksums;
     transfer_take_gate(t, &save->gate);
     for (uint32_t e = 0; e < save->n_entries && status == KVC_OK; e++)
