@@ -185,7 +185,7 @@ END_TEST
 /* Nodes come and go, each at an address of its own: those that are gone keep nobody out. */
 START_TEST(T17_nodes_that_are_gone_make_room_for_others)
 {
-    char name[32];
+    char names[PEERS][32];
 
     port = pair_port();
     if (!redis_start(port))
@@ -193,12 +193,14 @@ START_TEST(T17_nodes_that_are_gone_make_room_for_others)
     ask_it();
     snprintf(directory, sizeof(directory), "127.0.0.1:%d", port);
     for (int i = 0; i < PEERS; i++) {
-        snprintf(name, sizeof(name), "127.0.0.2:%d", pair_port());
-        freeReplyObject(redisCommand(client, "SADD kvcached:nodes %s", name));
-        freeReplyObject(redisCommand(client, "SET kvcached:node:%s 1 PX 1000", name));
+        snprintf(names[i], sizeof(names[i]), "127.0.0.2:%d", pair_port());
+        freeReplyObject(redisCommand(client, "SADD kvcached:nodes %s", names[i]));
+        freeReplyObject(redisCommand(client, "SET kvcached:node:%s 1", names[i]));
     }
     d[0] = start(0);
     wait_for(daemon_log_count(d[0], "the directory has a peer") == PEERS, MS);
+    for (int i = 0; i < PEERS; i++)
+        freeReplyObject(redisCommand(client, "DEL kvcached:node:%s", names[i]));
     d[1] = start(1);
     wait_for(linked(), 2 * MS);
     engine_open(&a, daemon_socket(d[0]));
