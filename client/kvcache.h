@@ -353,7 +353,8 @@ typedef struct kvc_save_args {
  * and more_of. Keys are assigned by the first call for all of them, pending for everybody
  * else until the last slice is there, and then published. If the first call gives save 0, there is
  * nothing to copy and no further call to make. All calls are one save: whatever fails, or KVC_E_BUSY
- * in one of them (no completion word is free), it is never published; kvc_cancel ends it.
+ * in one of them (no completion word is free, or too many of the daemon's copies have not ended), it is
+ * never published; kvc_cancel ends it.
  *
  * Of parts that the daemon copies (all of them, or none): save must not be NULL, KVC_KEY_SAVED
  * means that a copy was started, and the source blocks must stay as they are until the save has

@@ -94,6 +94,7 @@
 #define KVC_SESSION_LEASES_MAX 4096u
 #define KVC_SESSION_LEASE_BLOCKS_MAX (1u << 21) /* in all of its leases, all parts together */
 #define KVC_SESSION_SAVES_MAX  256u
+#define KVC_SESSION_ABORTS_MAX 1024u /* whose answers wait for words or copies */
 #define KVC_SESSION_REMOTES_MAX 64u /* fetches from peers that were not asked for or are not over */
 #define KVC_SESSION_REFUSED_FDS_MAX 1024u /* descriptors with requests that were refused */
 

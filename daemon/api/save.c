@@ -319,6 +319,8 @@ kvc_status save_abort(struct session *s, const struct request *request, struct r
         return refuse(why, KVC_E_LIMIT, "more chunks than a save may have", "never");
     if (a->save == 0 && transfer_cancel_load(s, a->request, request->seq))
         return KVC_OK;
+    if (s->n_aborts >= KVC_SESSION_ABORTS_MAX)
+        return refuse(why, KVC_E_BUSY, "too many aborts wait for their answers", "%s", "");
     owed = mem_zalloc(sizeof(*owed));
     if (owed == NULL)
         return refuse(why, KVC_E_NO_MEMORY, "", "%s", "");
@@ -331,6 +333,7 @@ kvc_status save_abort(struct session *s, const struct request *request, struct r
         owed->seq = request->seq;
         list_init(&owed->link);
         list_push_back(&s->aborts, &owed->link);
+        s->n_aborts++;
         transfer_cancel_save(s, outcome.save);
         return KVC_OK;
     }
@@ -338,6 +341,13 @@ kvc_status save_abort(struct session *s, const struct request *request, struct r
     if (status == KVC_OK)
         reply_abort(s, request->seq, &outcome);
     return status;
+}
+
+static void forget_owed(struct session *s, struct owed_reply *owed)
+{
+    list_remove(&owed->link);
+    s->n_aborts--;
+    mem_free(owed);
 }
 
 /* Told once: to who aborted it, or else to who asked to be told. */
@@ -356,8 +366,7 @@ void save_done(struct session *s, const struct save_outcome *outcome)
         if (owed->save != outcome->save)
             continue;
         reply_abort(s, owed->seq, outcome);
-        list_remove(&owed->link);
-        mem_free(owed);
+        forget_owed(s, owed);
         told = true;
     }
     if (!told)
@@ -387,8 +396,6 @@ void save_forget_session(struct session *s)
         transfer_abandon(w->transfer);
         mem_free(w);
     }
-    while ((owed = list_first(&s->aborts, struct owed_reply, link)) != NULL) {
-        list_remove(&owed->link);
-        mem_free(owed);
-    }
+    while ((owed = list_first(&s->aborts, struct owed_reply, link)) != NULL)
+        forget_owed(s, owed);
 }

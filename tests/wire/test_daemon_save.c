@@ -283,6 +283,41 @@ START_TEST(S16_abort_waits_for_the_words)
 }
 END_TEST
 
+// Who aborts a save again and again, and does not end its copies, is owed a bounded number of
+// answers.
+START_TEST(S16_aborts_that_wait_are_bounded)
+{
+    struct daemon *d = daemon_start(NULL);
+    struct talk_worker w = talk_worker_with_slots(daemon_socket(d), SLOT);
+    Kvcache__Abort m = KVCACHE__ABORT__INIT;
+    Kvcache__SaveReply *saved;
+    Kvcache__AbortReply *aborted;
+    uint32_t seqs[KVC_SESSION_ABORTS_MAX], seq;
+
+    seq = talk_send_save(&w, 1, 3, true);
+    saved = talk_save_reply(&w, seq);
+    m.save = saved->save;
+    for (uint32_t i = 0; i < KVC_SESSION_ABORTS_MAX; i++) {
+        seqs[i] = talk_send(w.sock, WIRE_ABORT, &m.base);
+        if (i % 32 == 0) // so that they have been read
+            talk_free(talk_stats(w.sock));
+    }
+    talk_expect_error(w.sock, talk_send(w.sock, WIRE_ABORT, &m.base), KVC_E_BUSY, "");
+    talk_prove_all(&w, saved);
+    // Each has its own, and there is room again.
+    for (uint32_t i = 0; i < KVC_SESSION_ABORTS_MAX; i++) {
+        aborted = reply_of_abort(&w, seqs[i]);
+        ck_assert_uint_eq(aborted->status, KVC_E_CANCELLED);
+        talk_free(aborted);
+    }
+    talk_expect_error(w.sock, talk_send(w.sock, WIRE_ABORT, &m.base), KVC_E_UNKNOWN, "save");
+    talk_free(saved);
+    publish(&w, 50, 1);
+    talk_worker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
 // A worker that lost its socket comes back and declares the old session drained.
 START_TEST(S15_drained_for_an_ended_session)
 {
@@ -319,4 +354,5 @@ CHECK_MAIN_LOOPS("daemon/save", CHECK_LIFE_S, {test_saved_and_found, 0, 0},
                  {test_done_comes_unasked, 0, 0}, {S5_empty_saves_do_nothing, 0, 0},
                  {test_waits_for_room_and_gives_up, 0, 0}, {test_abort_of_a_waiting_save, 0, 0},
                  {S14_ended_while_waiting_for_room, 0, 0}, {test_abort_by_request, 0, 0},
-                 {S16_abort_waits_for_the_words, 0, 1}, {S15_drained_for_an_ended_session, 0, 0})
+                 {S16_abort_waits_for_the_words, 0, 1}, {S16_aborts_that_wait_are_bounded, 0, 0},
+                 {S15_drained_for_an_ended_session, 0, 0})
