@@ -163,6 +163,9 @@ kvc_status client_distrust(kvc_client *client, const char *field, const char *de
 /* A stream that begin or write_gate of the device does not take. Returns the status. */
 kvc_status client_refuse_stream(kvc_client *client, kvc_status status);
 
+/* session.c: begins a session. */
+kvc_status client_open(kvc_client *client);
+
 /* Parts: part.c. */
 struct part *part_of(kvc_client *client, kvc_part handle); /* NULL: no such part */
 /* The same, which says so. */
