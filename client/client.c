@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/key.h"
 
 #undef client_distrust /* defined for analysers of other files */
 

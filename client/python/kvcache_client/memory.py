@@ -80,12 +80,6 @@ def buffer_slice(buffer: Any, *, stride: int, bytes: int, offset: int = 0, dtype
     return Slice(ctypes.addressof(view) + offset, stride, bytes, dtype, owner=view)
 
 
-def buffer_blocks(piece: Slice, buffer: Any, offset: int = 0) -> int:
-    """How many whole blocks of a buffer_slice the buffer holds."""
-    room = memoryview(buffer).nbytes - offset
-    return 0 if room < piece.bytes else (room - piece.bytes) // max(piece.stride, 1) + 1
-
-
 def _pieces(
     shape: Sequence[int], strides: Sequence[int]
 ) -> Tuple[int, List[Tuple[int, int]]]:
