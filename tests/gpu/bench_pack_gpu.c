@@ -172,7 +172,8 @@ static void launch(struct bench *bench, const struct way *way, uint32_t first, u
         .spans = spans,
         .n_spans = way->summed || way->worded ? n_spans : 0,
         .scratch = bench->scratch,
-        .more = first + n<bench->shape.n_blocks, .follows = first> 0,
+        .more = (first + n < bench->shape.n_blocks),
+        .follows = (first > 0),
         .max_thread_blocks = way->max_thread_blocks,
     };
     int error = 0;
