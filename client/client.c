@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-
 #undef client_distrust /* defined for analysers of other files */
 
 #define DEFAULT_SOCKET     "/run/kvcached/kvcached.sock"
