@@ -79,7 +79,7 @@ static bool parse_share(const char *text, uint64_t *value)
 
 static bool parse_choice(const char *text, const char *const *choices, uint64_t *value)
 {
-    for (uint64_t i = 0; choices[i]; i++) {
+    for (uint64_t i = 0; choices != NULL && choices[i] != NULL; i++) {
         if (strcmp(text, choices[i]) == 0) {
             *value = i;
             return true;
