@@ -487,4 +487,4 @@ $(RELEASE)/tests/gpu/fake/libucp-gpu.so.0: $(RELEASE)/obj/tests/gpu/fake/libucp.
 	$(call quiet,LINK)mkdir -p $(@D) && $(CC) -shared $(LINK_FLAGS) -Wl,-soname,$(@F) -o $@ $^ \
 	    -Wl,--no-as-needed -lucp
 
--include $(shell find $(RELEASE) -name '*.d' 2>/dev/null)
+-include $(shell find $(RELEASE) -name '*.d' -type f -not -path '*/deb/*' 2>/dev/null)
