@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The Debian packages, as `make deb` leaves them in build/deb: lintian, and their life on a system
-of their own, which is this one under an overlay that is thrown away.
+of their own, which is this one under an overlay that is thrown away, also booted by systemd.
 
 Installing takes root and mounts; where there are none, tests skip with the reason.
 """
@@ -54,6 +54,41 @@ start() {
     for i in $(seq 200); do kvcachectl ping >/dev/null 2>&1 && return; sleep 0.05; done
     cat /tmp/kvcached.log; exit 1
 }
+"""
+
+
+# Boots $1/system, with networks of its own, to run $2 there by a service, whose output stays in
+# $1/system/var/said; nothing else is started.
+BOOT = """
+set -e
+mount -t tmpfs none "$1" || exit 99
+mkdir "$1/up" "$1/work" "$1/system"
+mount -t overlay -o lowerdir=/,upperdir="$1/up",workdir="$1/work" none "$1/system" || exit 99
+system=$1/system
+mkdir "$system/var/deb" "$system/etc/systemd/system/kvcached.service.d"
+cp build/deb/*.deb "$system/var/deb"
+rm -f "$system/usr/sbin/policy-rc.d" # where nothing may be started by packages
+printf '%s\n' "$2" >"$system/var/script"
+cat >"$system/etc/systemd/system/under-test.service" <<'END'
+[Unit]
+Requires=basic.target
+After=basic.target
+SuccessAction=exit-force
+FailureAction=exit-force
+[Service]
+Type=oneshot
+Environment=DEBIAN_FRONTEND=noninteractive
+ExecStart=/bin/bash -c 'exec /bin/bash -eu /var/script >/var/said 2>&1'
+END
+cat >"$system/etc/systemd/system/kvcached.service.d/small.conf" <<'END'
+[Service]
+Environment=KVCACHED_GPU_BYTES=16M KVCACHED_HOST_BYTES=64M KVCACHED_DEVICE=host KVCACHED_METRICS=off
+END
+timeout 150 systemd-nspawn --quiet --register=no --keep-unit --private-network \
+    --machine="kvcached-$$" -D "$system" --boot systemd.unit=under-test.service </dev/null \
+    >"$system/var/boot" 2>&1 || true
+[ -e "$system/var/said" ] || { tail -n 3 "$system/var/boot"; exit 99; }
+cat "$system/var/said"
 """
 
 
@@ -131,6 +166,74 @@ class Packages(support.Case):
             "/etc/kvcached/kvcached.conf",
             "the user stays",
         ])
+
+    def test_under_a_real_systemd(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root")
+        if not shutil.which("systemd-nspawn"):
+            self.skipTest("systemd-nspawn is not installed")
+        booted = os.path.join(self.folder, "booted")
+        os.mkdir(booted)
+        done = subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", "bash", "-c", BOOT, "boot", booted,
+             textwrap.dedent("""
+                cd /var/deb
+                units() { systemctl is-active kvcached.socket kvcached.service | tr '\\n' ' '; }
+                pid() { systemctl show -p MainPID --value kvcached; }
+                ping() { kvcachectl ping >/dev/null && echo answers; }
+                until_not() { for i in $(seq 400); do [ "$(pid)" != "$1" ] && [ "$(pid)" != 0 ] &&
+                    [ "$(systemctl is-active kvcached)" = active ] && return; sleep 0.05; done
+                    systemctl status kvcached; exit 1; }
+                dpkg -i kvcached_*.deb libkvcache0_*.deb >/dev/null 2>&1
+                echo "installed: $(units)$(ping)"
+                first=$(pid)
+                dpkg -i kvcached_*.deb >/dev/null 2>&1
+                [ "$(pid)" != "$first" ] && echo "upgraded: $(units)$(ping)"
+                first=$(pid)
+                echo 'lease-time = 77s' >>/etc/kvcached/kvcached.conf
+                systemctl reload kvcached
+                echo "reloaded: $(kvcachectl config | grep -c '^lease-time .*77')"
+                echo 'nonsense = 1' >>/etc/kvcached/kvcached.conf
+                systemctl reload kvcached 2>/dev/null || echo "refused: $(ping)"
+                sed -i '$d' /etc/kvcached/kvcached.conf
+                [ "$(pid)" = "$first" ] && echo "the same daemon"
+                systemctl stop kvcached.service 2>/dev/null
+                echo "stopped: $(units)$(ping)"
+                first=$(pid)
+                systemctl kill --kill-who=main -s KILL kvcached.service
+                until_not "$first"
+                echo "killed: $(units)$(ping)"
+                mkdir -p /etc/systemd/system/kvcached.service.d
+                printf '[Service]\\nWatchdogSec=1\\n' >/etc/systemd/system/kvcached.service.d/w.conf
+                systemctl daemon-reload
+                systemctl restart kvcached.service
+                first=$(pid)
+                systemctl kill --kill-who=main -s STOP kvcached.service
+                until_not "$first"
+                echo "stuck: $(units)$(ping)"
+                first=$(pid)
+                systemctl restart kvcached.socket
+                until_not "$first"
+                echo "restarted: $(units)$(ping)"
+                dpkg -r kvcached >/dev/null 2>&1
+                echo "removed: $(units)$(ls /run/kvcached)"
+             """)],
+            cwd=support.ROOT, capture_output=True, text=True,
+        )
+        if done.returncode == 99 or done.stderr.startswith("unshare:"):
+            self.skipTest("no systemd to be had: " + (done.stdout + done.stderr).strip())
+        self.assertEqual(done.stdout.splitlines(), [
+            "installed: active active answers",
+            "upgraded: active active answers",
+            "reloaded: 1",
+            "refused: answers",
+            "the same daemon",
+            "stopped: active inactive answers",
+            "killed: active active answers",
+            "stuck: active active answers",
+            "restarted: active active answers",
+            "removed: inactive inactive ",
+        ], done.stdout + done.stderr)
 
     def test_what_the_operator_changed_outlives_an_upgrade(self):
         said = self.in_own_root("""
