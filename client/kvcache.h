@@ -88,10 +88,10 @@ KVC_API kvc_status kvc_reconnect(kvc_client *client);
  */
 KVC_API int kvc_fd(const kvc_client *client);
 /*
- * Takes in what the daemon has sent; never blocks, but for what is enqueued on a GPU when memory has
- * to be given back. Other calls do it too, while they wait. A worker that makes no calls for a long
- * time should still do this when kvc_fd is readable: memory that it does not need goes to others
- * only when it has let go of it.
+ * Takes in what the daemon has sent; never blocks, but for what is enqueued on a GPU when memory
+ * has to be given back. Other calls do it too, while they wait. A worker that makes no calls for a
+ * long time should still do this when kvc_fd is readable: memory that it does not need goes to
+ * others only when it has let go of it.
  */
 KVC_API kvc_status kvc_dispatch(kvc_client *client);
 
@@ -155,9 +155,9 @@ typedef struct kvc_slice {
  *
  * With a daemon that has a GPU it is memory of the client's GPU, which must be one of the daemon's,
  * and the library finds what it consists of by itself: allocations of cudaMalloc, or pieces that
- * were mapped with a handle of the kind of a descriptor (torch's expandable_segments), not memory of
- * a stream's pool or managed memory. Copies then wait for all that is on `stream`: a save for what
- * computes its blocks, a load for what still uses its destinations.
+ * were mapped with a handle of the kind of a descriptor (torch's expandable_segments), not memory
+ * of a stream's pool or managed memory. Copies then wait for all that is on `stream`: a save for
+ * what computes its blocks, a load for what still uses its destinations.
  */
 typedef enum kvc_copy { KVC_COPY_WORKER = 0, KVC_COPY_DAEMON = 1 } kvc_copy;
 
@@ -283,14 +283,14 @@ typedef struct kvc_load_args {
  * are good, the others' contents are undefined and the daemon has been told. More than KVC_KEYS_MAX
  * blocks are split. On any other error no destination block that valid[] does not mark may be used.
  *
- * With `release` the lease is over when this returns, and kvc_release need not be called, whatever has
- * become of the load; but not if it was refused for its arguments before the daemon was asked.
+ * With `release` the lease is over when this returns, and kvc_release need not be called, whatever
+ * has become of the load; but not if it was refused for its arguments before the daemon was asked.
  *
- * By slices: several calls load ranges of slices, each of which has arrived when its copies have, so
- * that a layer can be computed while the next ones are loaded. Checksums are of whole blocks. With
- * sums, kept by the caller until the last call was judged, every slice must come once and the last
- * one last; judging that compares, and until then valid[] says only that the copy was made. Without
- * sums nothing is compared.
+ * By slices: several calls load ranges of slices, each of which has arrived when its copies have,
+ * so that a layer can be computed while the next ones are loaded. Checksums are of whole blocks.
+ * With sums, kept by the caller until the last call was judged, every slice must come once and the
+ * last one last; judging that compares, and until then valid[] says only that the copy was made.
+ * Without sums nothing is compared.
  *
  * Of a part that the daemon copies it returns when the bytes are there. No stream is made to wait
  * for the daemon: one that waits for an event which a process has recorded that is killed before
@@ -300,8 +300,8 @@ typedef struct kvc_load_args {
  * that the load was cancelled and that nothing writes to the destinations any more. KVC_E_BUSY (the
  * daemon did not even answer to that) and KVC_E_DISCONNECTED or KVC_E_PROTOCOL (it may not know
  * yet) leave a copy that may still run: destinations must not be reused before kvc_suspend, or
- * after a lost session kvc_reconnect, has returned KVC_OK, or the daemon's process is gone. no_verify
- * means nothing there, and stream only with a GPU.
+ * after a lost session kvc_reconnect, has returned KVC_OK, or the daemon's process is gone.
+ * no_verify means nothing there, and stream only with a GPU.
  */
 KVC_API kvc_status kvc_load(kvc_client *client, const kvc_load_args *args);
 
@@ -335,8 +335,8 @@ typedef struct kvc_save_entry {
 typedef struct kvc_save_args {
     const kvc_save_entry *entries;
     uint32_t n_entries;
-    void *stream;     /* cudaStream_t; NULL on the host device */
-    int no_checksums; /* blocks then do not survive an unclean restart */
+    void *stream;                   /* cudaStream_t; NULL on the host device */
+    int no_checksums;               /* blocks then do not survive an unclean restart */
     uint32_t first_slice, n_slices; /* of every entry; n_slices 0: all from the first */
     uint64_t more_of;               /* more slices of that save; 0: a new one */
 } kvc_save_args;
@@ -349,12 +349,12 @@ typedef struct kvc_save_args {
  * KVC_E_LIMIT, the caller splits at a prefix.
  *
  * By slices, as the forward pass goes from layer to layer: the first call names some slices of its
- * entries, and must be given save; further calls name others, each slice once, with the same entries
- * and more_of. Keys are assigned by the first call for all of them, pending for everybody
+ * entries, and must be given save; further calls name others, each slice once, with the same
+ * entries and more_of. Keys are assigned by the first call for all of them, pending for everybody
  * else until the last slice is there, and then published. If the first call gives save 0, there is
- * nothing to copy and no further call to make. All calls are one save: whatever fails, or KVC_E_BUSY
- * in one of them (no completion word is free, or too many of the daemon's copies have not ended), it is
- * never published; kvc_cancel ends it.
+ * nothing to copy and no further call to make. All calls are one save: whatever fails, or
+ * KVC_E_BUSY in one of them (no completion word is free, or too many of the daemon's copies have
+ * not ended), it is never published; kvc_cancel ends it.
  *
  * Of parts that the daemon copies (all of them, or none): save must not be NULL, KVC_KEY_SAVED
  * means that a copy was started, and the source blocks must stay as they are until the save has

@@ -19,7 +19,7 @@
 #define PACK_CUDA_SMALL_ROWS  4u
 #define PACK_CUDA_SMALL_UNITS (PACK_CUDA_SMALL_ROWS * 32u)
 #define PACK_CUDA_THREADS     256u /* of a thread block */
-#define PACK_CUDA_SHARE       16u  /* pieces of a thread block at least, where not all run at once */
+#define PACK_CUDA_SHARE       16u /* pieces of a thread block at least, where not all run at once */
 
 /* One slice in the device table: two accesses of 16 bytes. */
 struct pack_cuda_row {

@@ -27,18 +27,18 @@
 #define KVC_NAME_MAX          63u /* tenant and session names, bytes without the final NUL */
 
 /* Requests. */
-#define KVC_KEYS_MAX    1024u /* keys in a request, all entries or parts together */
-#define KVC_ENTRIES_MAX 64u   /* entries of a save */
-#define KVC_PARTS_MAX   64u   /* parts of a lookup, and of a session */
-#define KVC_SLICES_MAX  1024u /* slices of a layout */
+#define KVC_KEYS_MAX       1024u  /* keys in a request, all entries or parts together */
+#define KVC_ENTRIES_MAX    64u    /* entries of a save */
+#define KVC_PARTS_MAX      64u    /* parts of a lookup, and of a session */
+#define KVC_SLICES_MAX     1024u  /* slices of a layout */
 #define KVC_LEASE_KEYS_MAX 65536u /* blocks a part holds in one lease */
 
 /* Layouts. */
-#define KVC_SLICE_ALIGN     16u           /* slices start at multiples of this in a slot */
-#define KVC_SLOT_ALIGN      512u          /* slots are multiples of this */
-#define KVC_SLOT_BYTES_MIN  4096u         /* the smallest slot; a smaller block is padded to it */
-#define KVC_SLICE_BYTES_MAX (1u << 30)    /* one slice of one block */
-#define KVC_BLOCK_BYTES_MAX (1ull << 32)  /* one block */
+#define KVC_SLICE_ALIGN      16u          /* slices start at multiples of this in a slot */
+#define KVC_SLOT_ALIGN       512u         /* slots are multiples of this */
+#define KVC_SLOT_BYTES_MIN   4096u        /* the smallest slot; a smaller block is padded to it */
+#define KVC_SLICE_BYTES_MAX  (1u << 30)   /* one slice of one block */
+#define KVC_BLOCK_BYTES_MAX  (1ull << 32) /* one block */
 #define KVC_BLOCK_TOKENS_MAX (1u << 20)
 
 /* Chunks: what one completion word proves. */
@@ -48,7 +48,8 @@
 /* Extents. */
 #define KVC_EXTENT_BYTES_MIN (2ull << 20)
 #define KVC_EXTENT_BYTES_MAX (1ull << 30)
-#define KVC_EXTENTS_PER_TIER 64u /* wanted: the extent size is a budget divided by this, clamped */
+#define KVC_EXTENTS_PER_TIER 64u /* wanted: the extent size is a budget divided by this, clamped   \
+                                  */
 
 /* Completion page: entries of one session, see PROTOCOL.md. */
 #define KVC_PAGE_WORDS       256u
@@ -59,21 +60,21 @@
 #define KVC_PAGE_GATE_OFFSET 520u  /* the gate, behind the word */
 
 /* Times, milliseconds. */
-#define KVC_LEASE_MS_DEFAULT   30000u
-#define KVC_LEASE_MS_MAX       600000u
+#define KVC_LEASE_MS_DEFAULT    30000u
+#define KVC_LEASE_MS_MAX        600000u
 #define KVC_PIN_SECONDS_DEFAULT 3600u
 #define KVC_PIN_SECONDS_MAX     604800u
-#define KVC_SAVE_PROOF_MS      30000u /* an unproved save is aborted after this */
-#define KVC_SAVE_ROOM_MS       1u     /* a save into a full tier waits for room this long */
-#define KVC_SAVE_REPLY_MS      2u     /* the library waits for a save's reply this long */
-#define KVC_POLL_MS            1u     /* the daemon looks at young words this often */
-#define KVC_POLL_OLD_MS        100u   /* ... and at words older than a second this often */
-#define KVC_PROMOTION_MS       60000u /* two hits on the host tier within this promote a block */
-#define KVC_NAMESPACE_IDLE_MS  300000u /* unused for so long, a model has no share of a tier */
-#define KVC_HELLO_MS           10000u /* a connection without a HELLO is cut after this */
-#define KVC_REMOTE_MS_MAX      60000u /* a lookup asks peers for at most this long */
-#define KVC_WATCH_MS_MAX       60000u /* a WATCH waits at most this long */
-#define KVC_DRAIN_MS           5000u  /* SIGTERM waits this long for what is in flight */
+#define KVC_SAVE_PROOF_MS       30000u  /* an unproved save is aborted after this */
+#define KVC_SAVE_ROOM_MS        1u      /* a save into a full tier waits for room this long */
+#define KVC_SAVE_REPLY_MS       2u      /* the library waits for a save's reply this long */
+#define KVC_POLL_MS             1u      /* the daemon looks at young words this often */
+#define KVC_POLL_OLD_MS         100u    /* ... and at words older than a second this often */
+#define KVC_PROMOTION_MS        60000u  /* two hits on the host tier within this promote a block */
+#define KVC_NAMESPACE_IDLE_MS   300000u /* unused for so long, a model has no share of a tier */
+#define KVC_HELLO_MS            10000u  /* a connection without a HELLO is cut after this */
+#define KVC_REMOTE_MS_MAX       60000u  /* a lookup asks peers for at most this long */
+#define KVC_WATCH_MS_MAX        60000u  /* a WATCH waits at most this long */
+#define KVC_DRAIN_MS            5000u   /* SIGTERM waits this long for what is in flight */
 
 /* A connection's queue of unsent replies. */
 #define KVC_OUT_STOP_BYTES (256u * 1024u)  /* the daemon stops reading from it */
@@ -91,22 +92,23 @@
 #define KVC_TENANT_PARTS_MAX      2048u
 
 /* Objects of one session. */
-#define KVC_SESSION_LEASES_MAX 4096u
+#define KVC_SESSION_LEASES_MAX       4096u
 #define KVC_SESSION_LEASE_BLOCKS_MAX (1u << 21) /* in all of its leases, all parts together */
-#define KVC_SESSION_SAVES_MAX  256u
-#define KVC_SESSION_ABORTS_MAX 1024u /* whose answers wait for words or copies */
-#define KVC_SESSION_REMOTES_MAX 64u /* fetches from peers that were not asked for or are not over */
+#define KVC_SESSION_SAVES_MAX        256u
+#define KVC_SESSION_ABORTS_MAX       1024u /* whose answers wait for words or copies */
+#define KVC_SESSION_REMOTES_MAX      64u /* fetches from peers that were not asked for or are not over \
+                                          */
 #define KVC_SESSION_REFUSED_FDS_MAX 1024u /* descriptors with requests that were refused */
 
 /* Workers' own memory, for copies by the daemon. */
 #define KVC_SESSION_REGIONS_MAX 64u
 #define KVC_SESSION_LOADS_MAX   256u /* loads by the daemon that have not ended */
 /* Blocks of calls of saves by the daemon that have not ended, and 16 for each call. */
-#define KVC_SESSION_COPIES_MAX  (1u << 20)
-#define KVC_COPY_CALL_BLOCKS    16u
-#define KVC_SESSION_PIECES_MAX  1024u     /* pieces of all regions of a session */
+#define KVC_SESSION_COPIES_MAX     (1u << 20)
+#define KVC_COPY_CALL_BLOCKS       16u
+#define KVC_SESSION_PIECES_MAX     1024u  /* pieces of all regions of a session */
 #define KVC_SESSION_GPU_PIECES_MAX 16384u /* the same on a GPU, for 320 GiB in pieces of 20 MiB */
-#define KVC_PIECES_MAX          16384u    /* ... of all sessions: a quarter of Linux's mappings */
-#define KVC_REGION_BLOCKS_MAX   (1u << 24)
+#define KVC_PIECES_MAX             16384u /* ... of all sessions: a quarter of Linux's mappings */
+#define KVC_REGION_BLOCKS_MAX      (1u << 24)
 
 #endif

@@ -88,7 +88,7 @@ struct session {
     uint64_t connected_us;
     uint64_t requests;
     uint32_t refused_fds;
-    struct list aborts;         /* replies to ABORT that wait for save_done */
+    struct list aborts; /* replies to ABORT that wait for save_done */
     uint32_t n_aborts;
     struct list memories;       /* its own memory, for copies by the daemon */
     struct list transfers;      /* saves and loads that the daemon copies */

@@ -38,7 +38,7 @@ struct transfer {
 
     struct save *save;
     uint64_t save_id;
-    uint32_t cost; /* in session::n_copies */
+    uint32_t cost;        /* in session::n_copies */
     uint32_t first_chunk; /* of the save's, as the store counts them */
 
     struct load *load;

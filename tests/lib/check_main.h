@@ -97,11 +97,12 @@ void check_skip(const char *function, const char *format, ...)
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
         _Pragma("GCC diagnostic push")                                                             \
-        _Pragma("GCC diagnostic ignored \"-Wmissing-field-initializers\"")                         \
-        const struct check_test tests[] = {__VA_ARGS__};                                           \
+            _Pragma("GCC diagnostic ignored \"-Wmissing-field-initializers\"")                     \
+                const struct check_test tests[] = {__VA_ARGS__};                                   \
         _Pragma("GCC diagnostic pop")                                                              \
                                                                                                    \
-        return check_main(argc, argv, suite, limit_s, tests, sizeof(tests) / sizeof(tests[0]));    \
+            return check_main(argc, argv, suite, limit_s, tests,                                   \
+                              sizeof(tests) / sizeof(tests[0]));                                   \
     }
 
 #endif

@@ -225,8 +225,8 @@ struct model {
     bool list_later; /* of the next save: the caller seals or lists it at once */
     /* Of saves and loads that tests' stories make; a run has them at random. */
     enum model_way { WAY_ANY, WAY_WORKER, WAY_DAEMON, WAY_SLICES, WAY_SLICES_DAEMON } way;
-    bool copies_fail;           /* of the daemon, for saves and loads */
-    uint32_t failed_promotions; /* no figure has those */
+    bool copies_fail;                 /* of the daemon, for saves and loads */
+    uint32_t failed_promotions;       /* no figure has those */
     uint64_t last_number;             /* of any word, ever */
     const char *fault;                /* the site that is armed in this step */
     bool ticked;                      /* in this step, at its end */
