@@ -177,6 +177,9 @@ class Packages(support.Case):
         done = subprocess.run(
             ["unshare", "--mount", "--propagation", "private", "bash", "-c", BOOT, "boot", booted,
              textwrap.dedent("""
+                systemd-run --wait --quiet -p User=nobody -p ProtectSystem=strict -p PrivateTmp=yes \\
+                    -p DevicePolicy=closed -p SystemCallFilter=@system-service /bin/true || {
+                    echo "it starts no unit with walls"; exit 0; }
                 cd /var/deb
                 units() { systemctl is-active kvcached.socket kvcached.service | tr '\\n' ' '; }
                 pid() { systemctl show -p MainPID --value kvcached; }
@@ -222,6 +225,8 @@ class Packages(support.Case):
         )
         if done.returncode == 99 or done.stderr.startswith("unshare:"):
             self.skipTest("no systemd to be had: " + (done.stdout + done.stderr).strip())
+        if done.stdout.endswith("it starts no unit with walls\n"):
+            self.skipTest("a systemd of its own: " + done.stdout.strip())
         self.assertEqual(done.stdout.splitlines(), [
             "installed: active active answers",
             "upgraded: active active answers",
