@@ -2,6 +2,8 @@
 
 #include <check.h>
 
+#include "tests/lib/wait.h"
+
 bool lender_open(struct lender *l, struct daemon *d, uint64_t prompt)
 {
     const kvc_options options = {.socket = daemon_socket(d),
@@ -119,4 +121,12 @@ bool lender_copies_are_held(struct daemon *d)
 void lender_let_copies_go(struct daemon *d)
 {
     daemon_fault_off(d, "copier.late");
+}
+
+void lender_open_saving(struct lender *l, struct daemon *d, uint64_t *id)
+{
+    ck_assert(lender_open(l, d, 1));
+    lender_hold_copies(d);
+    ck_assert_int_eq(lender_save_all(l, id), KVC_OK);
+    wait_for(lender_copies_are_held(d), 5000);
 }

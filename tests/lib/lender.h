@@ -46,5 +46,7 @@ bool lender_none_owed(struct lender *l);
 void lender_hold_copies(struct daemon *d);
 bool lender_copies_are_held(struct daemon *d);
 void lender_let_copies_go(struct daemon *d);
+// Opens one, and has it save all: what the daemon copies of that is held.
+void lender_open_saving(struct lender *l, struct daemon *d, uint64_t *id);
 
 #endif

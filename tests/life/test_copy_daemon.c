@@ -159,10 +159,7 @@ START_TEST(F45_suspend_waits_for_a_gather)
     uint64_t id, other;
 
     begin();
-    ck_assert(lender_open(&w, d, 1));
-    lender_hold_copies(d);
-    ck_assert_int_eq(lender_save_all(&w, &id), KVC_OK);
-    wait_for(lender_copies_are_held(d), 5000);
+    lender_open_saving(&w, d, &id);
     ck_assert_int_eq(kvc_suspend(w.client, w.part, 20), KVC_E_DEADLINE);
     ck_assert_int_eq(kvc_resume(w.client, w.part), KVC_E_BUSY);
     ck_assert_int_eq(lender_save(&w, 1, &other), KVC_E_BUSY);
@@ -194,10 +191,7 @@ START_TEST(S16_cancelled_save_ends_with_its_copies)
     uint64_t id;
 
     begin();
-    ck_assert(lender_open(&w, d, 1));
-    lender_hold_copies(d);
-    ck_assert_int_eq(lender_save_all(&w, &id), KVC_OK);
-    wait_for(lender_copies_are_held(d), 5000);
+    lender_open_saving(&w, d, &id);
     ck_assert_int_eq(kvc_cancel(w.client, id, 20, &outcome), KVC_E_DEADLINE);
     ck_assert_uint_gt(lender_figures(&watcher).quarantined_slots, 0);
     ck_assert_int_eq(kvc_wait(w.client, id, 0, &outcome), KVC_E_DEADLINE);

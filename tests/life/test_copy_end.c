@@ -107,10 +107,7 @@ START_TEST(S37_closed_session_publishes_nothing)
     uint64_t id;
 
     begin();
-    ck_assert(lender_open(&w, d, 1));
-    lender_hold_copies(d);
-    ck_assert_int_eq(lender_save_all(&w, &id), KVC_OK);
-    wait_for(lender_copies_are_held(d), 5000);
+    lender_open_saving(&w, d, &id);
     daemon_freeze(d);
     kvc_close(w.client);
     for (uint32_t i = 0; i < LENDER_BLOCKS; i++)
@@ -181,10 +178,7 @@ START_TEST(stopping_daemon_ends_its_copies)
     uint64_t id, other;
 
     d = daemon_start(NULL);
-    ck_assert(lender_open(&w, d, 1));
-    lender_hold_copies(d);
-    ck_assert_int_eq(lender_save_all(&w, &id), KVC_OK);
-    wait_for(lender_copies_are_held(d), 5000);
+    lender_open_saving(&w, d, &id);
     kill(daemon_pid(d), SIGTERM);
     wait_for(lender_save(&w, 1, &other) == KVC_E_STOPPING, 5000);
     lender_let_copies_go(d);
@@ -202,10 +196,7 @@ START_TEST(unregistered_part_is_unmapped)
     uint64_t id;
 
     begin();
-    ck_assert(lender_open(&w, d, 1));
-    lender_hold_copies(d);
-    ck_assert_int_eq(lender_save_all(&w, &id), KVC_OK);
-    wait_for(lender_copies_are_held(d), 5000);
+    lender_open_saving(&w, d, &id);
     w.client->connect_ms = 20;
     ck_assert_int_eq(kvc_unregister(w.client, w.part), KVC_E_DEADLINE);
     ck_assert_int_eq(kvc_unregister(w.client, w.part), KVC_E_DEADLINE);
