@@ -143,7 +143,8 @@ struct kit_owner *kit_open_with(struct kit *kit, uint32_t gpu_slots, uint32_t ho
 
     kit_open(kit, &(struct kit_config){.gpu_slots = gpu_slots, .host_slots = host_slots});
     worker = kit_worker(kit);
-    kit_put(kit, worker, 0, blocks);
+    if (blocks > 0)
+        kit_put(kit, worker, 0, blocks);
     return worker;
 }
 

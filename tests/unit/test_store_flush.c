@@ -1,13 +1,171 @@
-/* Flushes: blocks by name. */
+/* Flushes: of a whole namespace, and of blocks by name. */
 #include <string.h>
 
-#include "daemon/base/clock.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
 static struct kit kit;
 static struct kit_save save;
 static struct kit_load load;
+
+static void flush(uint64_t expected)
+{
+    uint64_t blocks;
+
+    ck_assert_int_eq(
+        store_flush(kit.store, &(struct store_scope){.part = kit.part}, &blocks, &kit.why), KVC_OK);
+    ck_assert_uint_eq(blocks, expected);
+    kit_check(&kit);
+}
+
+static void register_again(struct kit_owner *worker)
+{
+    struct store_part_info info;
+
+    kit_register(&kit, worker, 1, kit.slot_bytes, &info);
+    ck_assert_uint_eq(info.epoch, kit.epoch + 1);
+    kit.epoch = info.epoch;
+}
+
+START_TEST(S42_a_flush_drops_every_block_of_the_namespace)
+{
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 8);
+    struct store_part_info second, elsewhere;
+    struct kit_entry entries[2];
+
+    kit_register(&kit, worker, 1, kit.slot_bytes / 2, &second);
+    kit_register(&kit, worker, 2, kit.slot_bytes / 2, &elsewhere);
+    entries[0] = (struct kit_entry){second.part, second.epoch, 0, 3};
+    entries[1] = (struct kit_entry){elsewhere.part, elsewhere.epoch, 0, 3};
+    ck_assert_int_eq(kit_save_open(&kit, worker, entries, 2, &save), KVC_OK);
+    kit_save_seal(&kit, &save);
+    kit_prove(&kit, &save);
+    flush(11);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 3);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 3);
+    register_again(worker);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 0);
+    kit_put(&kit, worker, 0, 2);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_old_epochs_are_stale)
+{
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 8);
+    struct store_lookup_result result;
+    struct store_lookup_part part;
+    struct store_lookup lookup = {.parts = &part, .n_parts = 1};
+    struct store_load request;
+    struct kit_load load;
+    struct kit_entry entry = kit_entry(&kit, 0, 1);
+    uint8_t key[KVC_KEY_BYTES];
+    uint64_t lease;
+
+    kit_key(0, key);
+    part = (struct store_lookup_part){kit.part, kit.epoch, key, 1};
+    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &lookup, &result, &kit.why), KVC_OK);
+    lease = result.lease;
+    flush(8);
+    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &lookup, &result, &kit.why),
+                     KVC_E_STALE);
+    ck_assert_str_eq(kit.why.field, "parts[0].epoch");
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_E_STALE);
+    ck_assert_int_eq(store_adopt(kit.store, worker->owner, result.token, 16, kit.part, kit.epoch, 0,
+                                 &result, &kit.why),
+                     KVC_E_STALE);
+    ck_assert_str_eq(kit.why.field, "epoch");
+    request = (struct store_load){.lease = lease, .part = kit.part, .epoch = kit.epoch, .count = 1};
+    ck_assert_int_eq(kit_try_load(&kit, worker, &request, &load), KVC_E_EXPIRED);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_nothing_in_flight_is_published_after_a_flush)
+{
+    static struct kit_save other;
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 8);
+    struct kit_entry entry = kit_entry(&kit, 200, 20);
+
+    kit_save(&kit, worker, 100, 4, &save);
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &other), KVC_OK);
+    flush(8);
+    kit_prove(&kit, &save);
+    kit_moves(&kit, 8, KVC_OK); /* that the second save needed */
+    ck_assert_uint_eq(store_save_more(kit.store, other.open), 0);
+    kit_save_seal(&kit, &other);
+    ck_assert_uint_eq(kit_count(&other, STORE_KEY_SKIPPED), 20);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
+    register_again(worker);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 100, 4), 0);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_an_empty_entry_is_in_no_namespace)
+{
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 0);
+    struct store_part_info elsewhere;
+    struct kit_entry entries[2] = {kit_entry(&kit, 0, 4)};
+    uint64_t blocks;
+
+    kit_register(&kit, worker, 2, kit.slot_bytes, &elsewhere);
+    entries[1] = (struct kit_entry){elsewhere.part, elsewhere.epoch, 0, 0};
+    ck_assert_int_eq(kit_save_open(&kit, worker, entries, 2, &save), KVC_OK);
+    ck_assert_int_eq(
+        store_flush(kit.store, &(struct store_scope){.part = elsewhere.part}, &blocks, &kit.why),
+        KVC_OK);
+    kit_save_seal(&kit, &save);
+    ck_assert_uint_eq(save.n_assigned, 4);
+    kit_prove(&kit, &save);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 4);
+    kit_close(&kit);
+}
+END_TEST
+
+START_TEST(S42_open_loads_run_to_their_proof)
+{
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 8);
+    uint64_t lease;
+
+    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
+    kit_load(&kit, worker, lease, 0, 0, 4, &load);
+    flush(8);
+    ck_assert_uint_eq(kit_stats(&kit).leases, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 4);
+    register_again(worker);
+    /* The same keys anew, while the old bytes are still read. */
+    kit_put(&kit, worker, 0, 8);
+    kit_verify(&kit, &load);
+    kit_close_load(&kit, &load);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 8);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 8);
+    kit_close(&kit);
+}
+END_TEST
+
+/* _i: whether the copy succeeds. */
+START_TEST(S42_a_flush_while_blocks_are_copied)
+{
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 16);
+    struct kit_entry entry = kit_entry(&kit, 100, 4);
+
+    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
+    ck_assert_uint_eq(kit.n_moves, 4);
+    flush(16);
+    /* The sources stay while they are read. */
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 4);
+    ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
+    kit_moves(&kit, 4, _i ? KVC_OK : KVC_E_DEVICE);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
+    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_HOST].used_slots, 0);
+    ck_assert_uint_eq(kit_stats(&kit).demotions, 0);
+    kit_save_seal(&kit, &save);
+    ck_assert_uint_eq(save.n_assigned, 0);
+    kit_close(&kit);
+}
+END_TEST
 
 START_TEST(S42_keys_are_flushed_and_nothing_else)
 {
@@ -225,10 +383,18 @@ START_TEST(keys_of_many_parts_are_few_at_a_time)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS(
-    "store/flush", CHECK_UNIT_S, {S42_keys_are_flushed_and_nothing_else, 0, 0, CHECK_BOTH_WAYS},
-    {S42_a_save_that_fills_a_flushed_key_ends, 0, 1, CHECK_BOTH_WAYS},
-    {S42_open_loads_of_flushed_keys_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
-    {S42_an_operator_flushes_a_namespace_of_every_tenant_or_all, 0, 0, CHECK_BOTH_WAYS},
-    {S42_nonsense_is_refused, 0, 0, CHECK_BOTH_WAYS}, {keys_of_many_parts_are_few_at_a_time, 0, 0},
-    {S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them, 0, 0, CHECK_BOTH_WAYS})
+CHECK_MAIN_LOOPS("store/flush", CHECK_UNIT_S,
+                 {S42_a_flush_drops_every_block_of_the_namespace, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_old_epochs_are_stale, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_nothing_in_flight_is_published_after_a_flush, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_an_empty_entry_is_in_no_namespace, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_open_loads_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_a_flush_while_blocks_are_copied, 0, 1, CHECK_BOTH_WAYS},
+                 {S42_keys_are_flushed_and_nothing_else, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_a_save_that_fills_a_flushed_key_ends, 0, 1, CHECK_BOTH_WAYS},
+                 {S42_open_loads_of_flushed_keys_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_an_operator_flushes_a_namespace_of_every_tenant_or_all, 0, 0,
+                  CHECK_BOTH_WAYS},
+                 {S42_nonsense_is_refused, 0, 0, CHECK_BOTH_WAYS},
+                 {keys_of_many_parts_are_few_at_a_time, 0, 0},
+                 {S42_a_flush_of_keys_leaves_leases_that_lost_none_of_them, 0, 0, CHECK_BOTH_WAYS})

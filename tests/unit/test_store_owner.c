@@ -1,32 +1,18 @@
-/* Sessions, parts and extents, and the flush of a namespace. */
+/* Sessions, parts and extents. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/base/clock.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
 static struct kit kit;
-static struct kit_save save, other;
-static struct kit_load load;
-
-static struct kit_owner *open_with(uint32_t blocks)
-{
-    struct kit_owner *worker;
-
-    kit_open(&kit, &(struct kit_config){.gpu_slots = 16, .host_slots = 16});
-    worker = kit_worker(&kit);
-    if (blocks > 0)
-        kit_put(&kit, worker, 0, blocks);
-    return worker;
-}
 
 START_TEST(owner_page_is_sealed_and_private)
 {
-    struct kit_owner *worker = open_with(0);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 0);
     int fd = owner_page_fd(worker->owner), seals = fcntl(fd, F_GET_SEALS);
     struct stat st;
 
@@ -45,7 +31,7 @@ END_TEST
 
 START_TEST(owner_ids_and_secrets_differ)
 {
-    struct kit_owner *a = open_with(0), *b = kit_worker(&kit);
+    struct kit_owner *a = kit_open_with(&kit, 16, 16, 0), *b = kit_worker(&kit);
     uint64_t id = owner_id(a->owner);
 
     ck_assert_uint_ne(id, owner_id(b->owner));
@@ -87,7 +73,7 @@ START_TEST(register_refusals_name_the_field)
     const struct store_part fine = {
         .namespace_digest = digest, .slice_bytes = good, .n_slices = 2, .block_tokens = 16};
     struct store_part part;
-    struct kit_owner *worker = open_with(0);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 0);
 
 #define EXPECT(status, name)                                                                       \
     do {                                                                                           \
@@ -126,7 +112,7 @@ END_TEST
 
 START_TEST(S34_another_layout_is_a_miss)
 {
-    struct kit_owner *worker = open_with(4), *other = kit_worker(&kit);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 4), *other = kit_worker(&kit);
     struct store_part_info first, second;
     uint64_t lease;
 
@@ -148,7 +134,7 @@ END_TEST
 
 START_TEST(S41_registering_again_is_the_same_part)
 {
-    struct kit_owner *a = open_with(4), *b = kit_worker(&kit);
+    struct kit_owner *a = kit_open_with(&kit, 16, 16, 4), *b = kit_worker(&kit);
     struct store_part_info info;
     uint32_t part = kit.part;
 
@@ -169,7 +155,7 @@ END_TEST
 
 START_TEST(register_limit_of_parts)
 {
-    struct kit_owner *worker = open_with(0);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 0);
     const uint32_t slice = 4096;
     uint8_t digest[KVC_NAMESPACE_BYTES] = {0};
     struct store_part part = {
@@ -203,7 +189,7 @@ static uint32_t count_records(void)
 
 START_TEST(register_refused_leaves_nothing_in_the_table)
 {
-    struct kit_owner *worker = open_with(0);
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 0);
     uint32_t slice = 4096, before;
     uint8_t digest[KVC_NAMESPACE_BYTES] = {0};
     struct store_part part = {
@@ -263,7 +249,7 @@ START_TEST(register_share_of_a_tenant)
     struct owner *greedy, *other;
     uint32_t tenant, before;
 
-    open_with(0);
+    kit_open_with(&kit, 16, 16, 0);
     ck_assert_int_eq(store_tenant(kit.store, "uid:2", 2, &tenant), KVC_OK);
     greedy = open_for(tenant, &mine);
     ck_assert_uint_eq(register_many(greedy, false, "namespace_digest"), KVC_TENANT_NAMESPACES_MAX);
@@ -288,7 +274,7 @@ START_TEST(sessions_of_a_tenant)
     uint32_t tenant, other;
     struct owner *owners[KVC_TENANT_SESSIONS_MAX], *guest;
 
-    open_with(0);
+    kit_open_with(&kit, 16, 16, 0);
     ck_assert_int_eq(store_tenant(kit.store, "uid:2", 2, &tenant), KVC_OK);
     ck_assert_int_eq(store_tenant(kit.store, "uid:3", 3, &other), KVC_OK);
     for (uint32_t i = 0; i < KVC_TENANT_SESSIONS_MAX; i++) {
@@ -312,7 +298,7 @@ END_TEST
 START_TEST(extents_are_the_tenants_only)
 {
     struct owner_identity identity = {.role = STORE_ROLE_WORKER};
-    struct kit_owner *worker = open_with(0), *stranger, *scheduler;
+    struct kit_owner *worker = kit_open_with(&kit, 16, 16, 0), *stranger, *scheduler;
     uint32_t extents[8], cursor;
     bool more;
 
@@ -345,164 +331,6 @@ START_TEST(extents_are_the_tenants_only)
 }
 END_TEST
 
-static void flush(uint64_t expected)
-{
-    uint64_t blocks;
-
-    ck_assert_int_eq(
-        store_flush(kit.store, &(struct store_scope){.part = kit.part}, &blocks, &kit.why), KVC_OK);
-    ck_assert_uint_eq(blocks, expected);
-    kit_check(&kit);
-}
-
-static void register_again(struct kit_owner *worker)
-{
-    struct store_part_info info;
-
-    kit_register(&kit, worker, 1, kit.slot_bytes, &info);
-    ck_assert_uint_eq(info.epoch, kit.epoch + 1);
-    kit.epoch = info.epoch;
-}
-
-START_TEST(S42_a_flush_drops_every_block_of_the_namespace)
-{
-    struct kit_owner *worker = open_with(8);
-    struct store_part_info second, elsewhere;
-    struct kit_entry entries[2];
-
-    kit_register(&kit, worker, 1, kit.slot_bytes / 2, &second);
-    kit_register(&kit, worker, 2, kit.slot_bytes / 2, &elsewhere);
-    entries[0] = (struct kit_entry){second.part, second.epoch, 0, 3};
-    entries[1] = (struct kit_entry){elsewhere.part, elsewhere.epoch, 0, 3};
-    ck_assert_int_eq(kit_save_open(&kit, worker, entries, 2, &save), KVC_OK);
-    kit_save_seal(&kit, &save);
-    kit_prove(&kit, &save);
-    flush(11);
-    ck_assert_uint_eq(kit_stats(&kit).blocks, 3);
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 3);
-    register_again(worker);
-    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 0);
-    kit_put(&kit, worker, 0, 2);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S42_old_epochs_are_stale)
-{
-    struct kit_owner *worker = open_with(8);
-    struct store_lookup_result result;
-    struct store_lookup_part part;
-    struct store_lookup lookup = {.parts = &part, .n_parts = 1};
-    struct store_load request;
-    struct kit_load load;
-    struct kit_entry entry = kit_entry(&kit, 0, 1);
-    uint8_t key[KVC_KEY_BYTES];
-    uint64_t lease;
-
-    kit_key(0, key);
-    part = (struct store_lookup_part){kit.part, kit.epoch, key, 1};
-    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &lookup, &result, &kit.why), KVC_OK);
-    lease = result.lease;
-    flush(8);
-    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &lookup, &result, &kit.why),
-                     KVC_E_STALE);
-    ck_assert_str_eq(kit.why.field, "parts[0].epoch");
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_E_STALE);
-    ck_assert_int_eq(store_adopt(kit.store, worker->owner, result.token, 16, kit.part, kit.epoch, 0,
-                                 &result, &kit.why),
-                     KVC_E_STALE);
-    ck_assert_str_eq(kit.why.field, "epoch");
-    request = (struct store_load){.lease = lease, .part = kit.part, .epoch = kit.epoch, .count = 1};
-    ck_assert_int_eq(kit_try_load(&kit, worker, &request, &load), KVC_E_EXPIRED);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S42_nothing_in_flight_is_published_after_a_flush)
-{
-    struct kit_owner *worker = open_with(8);
-    struct kit_entry entry = kit_entry(&kit, 200, 20);
-
-    kit_save(&kit, worker, 100, 4, &save);
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &other), KVC_OK);
-    flush(8);
-    kit_prove(&kit, &save);
-    kit_moves(&kit, 8, KVC_OK); /* that the second save needed */
-    ck_assert_uint_eq(store_save_more(kit.store, other.open), 0);
-    kit_save_seal(&kit, &other);
-    ck_assert_uint_eq(kit_count(&other, STORE_KEY_SKIPPED), 20);
-    ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
-    register_again(worker);
-    ck_assert_uint_eq(kit_probe(&kit, worker, 100, 4), 0);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S42_an_empty_entry_is_in_no_namespace)
-{
-    struct kit_owner *worker = open_with(0);
-    struct store_part_info elsewhere;
-    struct kit_entry entries[2] = {kit_entry(&kit, 0, 4)};
-    uint64_t blocks;
-
-    kit_register(&kit, worker, 2, kit.slot_bytes, &elsewhere);
-    entries[1] = (struct kit_entry){elsewhere.part, elsewhere.epoch, 0, 0};
-    ck_assert_int_eq(kit_save_open(&kit, worker, entries, 2, &save), KVC_OK);
-    ck_assert_int_eq(
-        store_flush(kit.store, &(struct store_scope){.part = elsewhere.part}, &blocks, &kit.why),
-        KVC_OK);
-    kit_save_seal(&kit, &save);
-    ck_assert_uint_eq(save.n_assigned, 4);
-    kit_prove(&kit, &save);
-    ck_assert_uint_eq(kit_stats(&kit).blocks, 4);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S42_open_loads_run_to_their_proof)
-{
-    struct kit_owner *worker = open_with(8);
-    uint64_t lease;
-
-    ck_assert_uint_eq(kit_lookup(&kit, worker, 0, 8, &lease), 8);
-    kit_load(&kit, worker, lease, 0, 0, 4, &load);
-    flush(8);
-    ck_assert_uint_eq(kit_stats(&kit).leases, 0);
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 4);
-    register_again(worker);
-    /* The same keys anew, while the old bytes are still read. */
-    kit_put(&kit, worker, 0, 8);
-    kit_verify(&kit, &load);
-    kit_close_load(&kit, &load);
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 8);
-    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 8), 8);
-    kit_close(&kit);
-}
-END_TEST
-
-/* _i: whether the copy succeeds. */
-START_TEST(S42_a_flush_while_blocks_are_copied)
-{
-    struct kit_owner *worker = open_with(16);
-    struct kit_entry entry = kit_entry(&kit, 100, 4);
-
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
-    ck_assert_uint_eq(kit.n_moves, 4);
-    flush(16);
-    /* The sources stay while they are read. */
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 4);
-    ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
-    kit_moves(&kit, 4, _i ? KVC_OK : KVC_E_DEVICE);
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_HOST].used_slots, 0);
-    ck_assert_uint_eq(kit_stats(&kit).demotions, 0);
-    kit_save_seal(&kit, &save);
-    ck_assert_uint_eq(save.n_assigned, 0);
-    kit_close(&kit);
-}
-END_TEST
-
 CHECK_MAIN_LOOPS("store/owner", CHECK_UNIT_S, {owner_page_is_sealed_and_private, 0, 0},
                  {owner_ids_and_secrets_differ, 0, 0}, {owner_with_too_many_devices, 0, 0},
                  {register_refusals_name_the_field, 0, 0},
@@ -510,10 +338,4 @@ CHECK_MAIN_LOOPS("store/owner", CHECK_UNIT_S, {owner_page_is_sealed_and_private,
                  {S41_registering_again_is_the_same_part, 0, 0}, {register_limit_of_parts, 0, 0},
                  {register_refused_leaves_nothing_in_the_table, 0, 0},
                  {register_share_of_a_tenant, 0, 0}, {sessions_of_a_tenant, 0, 0},
-                 {extents_are_the_tenants_only, 0, 0},
-                 {S42_a_flush_drops_every_block_of_the_namespace, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_old_epochs_are_stale, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_nothing_in_flight_is_published_after_a_flush, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_an_empty_entry_is_in_no_namespace, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_open_loads_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
-                 {S42_a_flush_while_blocks_are_copied, 0, 1, CHECK_BOTH_WAYS})
+                 {extents_are_the_tenants_only, 0, 0})
