@@ -218,22 +218,37 @@ void kit_tick(struct kit *kit)
     ck_assert_uint_gt(wake, 0);
 }
 
+static void register_part(struct kit *kit, struct kit_owner *owner, struct store_part part,
+                          uint32_t slot_bytes, struct store_part_info *info)
+{
+    const uint32_t slices[] = {slot_bytes / 2, slot_bytes / 2};
+
+    part.slice_bytes = slices;
+    part.n_slices = 2;
+    part.block_tokens = KIT_TOKENS;
+    ck_assert_int_eq(store_register(kit->store, owner->owner, &part, info, &kit->why), KVC_OK);
+    ck_assert_uint_eq(info->slot_bytes, slot_bytes);
+    kit_check(kit);
+}
+
 void kit_register(struct kit *kit, struct kit_owner *owner, uint8_t namespace_, uint32_t slot_bytes,
                   struct store_part_info *info)
 {
     const uint8_t digest[KVC_NAMESPACE_BYTES] = {namespace_};
-    const uint32_t slices[] = {slot_bytes / 2, slot_bytes / 2};
-    const struct store_part part = {
-        .namespace_digest = digest,
-        .slice_bytes = slices,
-        .n_slices = 2,
-        .block_tokens = 16,
-        .name = "model",
-    };
 
-    ck_assert_int_eq(store_register(kit->store, owner->owner, &part, info, &kit->why), KVC_OK);
-    ck_assert_uint_eq(info->slot_bytes, slot_bytes);
-    kit_check(kit);
+    register_part(kit, owner, (struct store_part){.namespace_digest = digest, .name = "model"},
+                  slot_bytes, info);
+}
+
+void kit_register_rule(struct kit *kit, struct kit_owner *owner, uint8_t namespace_, uint32_t rule,
+                       uint32_t window, uint8_t family, struct store_part_info *info)
+{
+    const uint8_t digest[KVC_NAMESPACE_BYTES] = {namespace_}, name[16] = {family};
+
+    register_part(kit, owner,
+                  (struct store_part){
+                      .namespace_digest = digest, .rule = rule, .window = window, .family = name},
+                  kit->slot_bytes, info);
 }
 
 void kit_map_all(struct kit *kit, struct kit_owner *owner)

@@ -23,6 +23,7 @@
 
 /* 256 KiB slots: eight in the smallest extent, so that tiers of a few slots can be had. */
 #define KIT_SLOT_BYTES (256u << 10)
+#define KIT_TOKENS     16u
 
 struct kit_config {
     uint32_t gpu_slots, host_slots; /* multiples of the slots of 2 MiB */
@@ -137,6 +138,9 @@ void kit_close(struct kit *kit);
 struct kit_owner *kit_owner(struct kit *kit, uint32_t role);
 void kit_register(struct kit *kit, struct kit_owner *owner, uint8_t namespace_, uint32_t slot_bytes,
                   struct store_part_info *info);
+/* The same with another rule, and a family; of the kit's slots. */
+void kit_register_rule(struct kit *kit, struct kit_owner *owner, uint8_t namespace_, uint32_t rule,
+                       uint32_t window, uint8_t family, struct store_part_info *info);
 void kit_map_all(struct kit *kit, struct kit_owner *owner);
 struct kit_owner *kit_worker(struct kit *kit);
 

@@ -1,14 +1,9 @@
-/* Parts with other rules than full: which prefix they grant, what of it is held, what a save gives
- * them, and families that are evicted together. */
-#include <stdlib.h>
-#include <string.h>
-
-#include "daemon/base/clock.h"
+/* Parts with other rules than full: which prefix they grant, what of it is held, and what a save
+ * gives them. */
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 
-#define TOKENS 16u
-#define N      24u /* keys of the tests' prompt */
+#define N 24u /* keys of the tests' prompt */
 
 enum { FULL, WINDOW, STATE, PARTS };
 
@@ -19,32 +14,15 @@ static struct kit_save save;
 static uint8_t keys[KIT_KEYS * KVC_KEY_BYTES];
 static uint32_t needed[PARTS] = {UINT32_MAX, 0, 1};
 
-static void add_part(struct kit_owner *owner, uint8_t ns, uint32_t rule, uint32_t window,
-                     uint8_t family, struct store_part_info *info)
-{
-    const uint8_t digest[KVC_NAMESPACE_BYTES] = {ns}, name[16] = {family};
-    const uint32_t slices[] = {kit.slot_bytes / 2, kit.slot_bytes / 2};
-    const struct store_part part = {
-        .namespace_digest = digest,
-        .slice_bytes = slices,
-        .n_slices = 2,
-        .block_tokens = TOKENS,
-        .rule = rule,
-        .window = window,
-        .family = name,
-    };
-
-    ck_assert_int_eq(store_register(kit.store, owner->owner, &part, info, &kit.why), KVC_OK);
-}
-
 /* A hybrid model: the window needs `blocks` blocks. */
 static void open_hybrid(uint32_t gpu_slots, uint32_t host_slots, uint32_t blocks)
 {
     kit_open(&kit, &(struct kit_config){.gpu_slots = gpu_slots, .host_slots = host_slots});
     worker = kit_worker(&kit);
-    add_part(worker, 10, STORE_RULE_FULL, 0, 9, &parts[FULL]);
-    add_part(worker, 11, STORE_RULE_WINDOW, TOKENS * blocks + 1, 9, &parts[WINDOW]);
-    add_part(worker, 12, STORE_RULE_STATE, 0, 9, &parts[STATE]);
+    kit_register_rule(&kit, worker, 10, STORE_RULE_FULL, 0, 9, &parts[FULL]);
+    kit_register_rule(&kit, worker, 11, STORE_RULE_WINDOW, KIT_TOKENS * blocks + 1, 9,
+                      &parts[WINDOW]);
+    kit_register_rule(&kit, worker, 12, STORE_RULE_STATE, 0, 9, &parts[STATE]);
     needed[WINDOW] = blocks;
     kit_map_all(&kit, worker);
     kit_keys(0, KIT_KEYS, keys);
@@ -184,8 +162,9 @@ START_TEST(S35_a_window_part_is_handed_over)
 
     open_hybrid(64, 0, 2);
     scheduler = kit_owner(&kit, STORE_ROLE_SCHEDULER);
-    add_part(scheduler, 10, STORE_RULE_FULL, 0, 0, &parts[FULL]);
-    add_part(scheduler, 11, STORE_RULE_WINDOW, TOKENS * 2 + 1, 0, &parts[WINDOW]);
+    kit_register_rule(&kit, scheduler, 10, STORE_RULE_FULL, 0, 0, &parts[FULL]);
+    kit_register_rule(&kit, scheduler, 11, STORE_RULE_WINDOW, KIT_TOKENS * 2 + 1, 0,
+                      &parts[WINDOW]);
     put(FULL, 0, 10);
     put(WINDOW, 0, 10);
     r = look(scheduler, (struct ask){.mask = 1 << FULL | 1 << WINDOW, .n = 12});
@@ -406,118 +385,6 @@ START_TEST(S1_hits_that_a_rule_does_not_use_stay_cold)
 }
 END_TEST
 
-/* Two ranks and a window group of one model, and a part of another. */
-static struct store_part_info ranks[4];
-
-static void put_part(const struct store_part_info *part, uint32_t first, uint32_t n)
-{
-    struct kit_entry entry = {part->part, part->epoch, first, n};
-
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
-    kit_save_seal(&kit, &save);
-    kit_prove(&kit, &save);
-}
-
-static uint32_t count_part(const struct store_part_info *part, uint32_t first, uint32_t n)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        struct store_lookup_part one = {part->part, part->epoch, keys + (first + i) * KVC_KEY_BYTES,
-                                        1};
-        struct store_lookup request = {.parts = &one, .n_parts = 1, .probe = true};
-        struct store_lookup_result result;
-
-        ck_assert_int_eq(store_lookup(kit.store, worker->owner, &request, &result, &kit.why),
-                         KVC_OK);
-        count += result.count;
-    }
-    return count;
-}
-
-static void open_family(uint32_t gpu_slots, uint32_t host_slots)
-{
-    kit_open(&kit, &(struct kit_config){.gpu_slots = gpu_slots, .host_slots = host_slots});
-    worker = kit_worker(&kit);
-    add_part(worker, 20, STORE_RULE_FULL, 0, 7, &ranks[0]);
-    add_part(worker, 21, STORE_RULE_FULL, 0, 7, &ranks[1]);
-    add_part(worker, 22, STORE_RULE_WINDOW, TOKENS + 1, 7, &ranks[2]);
-    add_part(worker, 23, STORE_RULE_FULL, 0, 8, &ranks[3]);
-    kit_map_all(&kit, worker);
-    kit_keys(0, KIT_KEYS, keys);
-}
-
-START_TEST(S1_ranks_of_a_key_are_evicted_together)
-{
-    open_family(16, 0);
-    put_part(&ranks[3], 0, 4);
-    put_part(&ranks[0], 0, 4);
-    put_part(&ranks[1], 0, 4);
-    put_part(&ranks[2], 0, 4);
-    ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 16);
-    put_part(&ranks[3], 100, 1); /* the family has twelve of sixteen slots: it gives */
-    ck_assert_uint_eq(count_part(&ranks[3], 0, 4), 4);
-    for (int i = 0; i < 3; i++)
-        ck_assert_uint_eq(count_part(&ranks[i], 0, 4), 3);
-    put_part(&ranks[3], 200, 3); /* into what the others of the family have left, and one */
-    for (int i = 0; i < 3; i++)
-        ck_assert_uint_eq(count_part(&ranks[i], 0, 4), 2);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S1_a_window_block_takes_no_full_one_with_it)
-{
-    open_family(8, 0);
-    put_part(&ranks[2], 0, 4);
-    put_part(&ranks[0], 0, 4);
-    put_part(&ranks[0], 100, 2);
-    ck_assert_uint_eq(count_part(&ranks[2], 0, 4), 2);
-    ck_assert_uint_eq(count_part(&ranks[0], 0, 4), 4);
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S1_leased_ranks_stay_where_they_are)
-{
-    struct store_lookup_part one;
-    struct store_lookup request = {.parts = &one, .n_parts = 1};
-    struct store_lookup_result result;
-
-    open_family(8, 0);
-    put_part(&ranks[0], 0, 4);
-    put_part(&ranks[1], 0, 4);
-    one = (struct store_lookup_part){ranks[1].part, ranks[1].epoch, keys, 4};
-    ck_assert_int_eq(store_lookup(kit.store, worker->owner, &request, &result, &kit.why), KVC_OK);
-    put_part(&ranks[0], 100, 4);
-    ck_assert_uint_eq(count_part(&ranks[0], 0, 4), 0);
-    ck_assert_uint_eq(count_part(&ranks[1], 0, 4), 4);
-    kit_release(&kit, worker, result.lease);
-    kit_close(&kit);
-}
-END_TEST
-
-/* The host block that goes for a demotion is of the family of the one to be demoted. */
-START_TEST(S20_a_demotion_whose_room_takes_its_own_block)
-{
-    struct kit_entry entry;
-
-    open_family(8, 8);
-    put_part(&ranks[0], 0, 8);
-    entry = (struct kit_entry){ranks[1].part, ranks[1].epoch, 0, 8};
-    kit_save_slowly(&kit, worker, entry, &save);
-    kit_prove(&kit, &save);
-    ck_assert_uint_eq(count_part(&ranks[0], 0, 8), 8);
-    ck_assert_uint_eq(count_part(&ranks[1], 0, 8), 8);
-    for (uint32_t round = 0; round < 4; round++) {
-        entry = (struct kit_entry){ranks[3].part, ranks[3].epoch, 100 + 10 * round, 3};
-        ck_assert_uint_eq(kit_save_slowly(&kit, worker, entry, &save), 3);
-        kit_prove(&kit, &save);
-    }
-    kit_close(&kit);
-}
-END_TEST
-
 CHECK_MAIN_LOOPS("store/rules", CHECK_UNIT_S,
                  {S36_a_window_part_needs_its_last_blocks, 0, 0, CHECK_BOTH_WAYS},
                  {S36_a_state_part_needs_the_boundary, 0, 0, CHECK_BOTH_WAYS},
@@ -528,8 +395,4 @@ CHECK_MAIN_LOOPS("store/rules", CHECK_UNIT_S,
                  {S10_a_window_part_gets_its_last_blocks, 0, 0, CHECK_BOTH_WAYS},
                  {S10_other_parts_end_where_the_full_one_does, 0, 0, CHECK_BOTH_WAYS},
                  {S36_what_is_left_of_a_lease_is_a_prefix_too, 0, 0, CHECK_BOTH_WAYS},
-                 {S1_hits_that_a_rule_does_not_use_stay_cold, 0, 0, CHECK_BOTH_WAYS},
-                 {S1_ranks_of_a_key_are_evicted_together, 0, 0, CHECK_BOTH_WAYS},
-                 {S1_a_window_block_takes_no_full_one_with_it, 0, 0, CHECK_BOTH_WAYS},
-                 {S1_leased_ranks_stay_where_they_are, 0, 0, CHECK_BOTH_WAYS},
-                 {S20_a_demotion_whose_room_takes_its_own_block, 0, 0, CHECK_BOTH_WAYS})
+                 {S1_hits_that_a_rule_does_not_use_stay_cold, 0, 0, CHECK_BOTH_WAYS})
