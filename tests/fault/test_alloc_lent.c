@@ -19,9 +19,7 @@ static uint8_t key; // another one at each turn
 
 static void registered(void)
 {
-    l.sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
-    talk_lender_register(&l, 1);
-    talk_region_shape(&l);
+    talk_lender_open(&l, n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
 }
 
 static void begun(void)

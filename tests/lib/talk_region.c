@@ -43,6 +43,13 @@ void talk_region_shape(struct talk_lender *l)
     l->shape.slice_strides = l->slice_strides;
 }
 
+void talk_lender_open(struct talk_lender *l, const char *socket, Kvcache__Role role, int *page)
+{
+    l->sock = talk_hello(socket, role, page);
+    talk_lender_register(l, 1);
+    talk_region_shape(l);
+}
+
 int talk_region_memfd(uint64_t bytes, int seals, bool pages)
 {
     int fd = memfd_create("test-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);

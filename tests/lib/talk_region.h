@@ -24,6 +24,8 @@ struct talk_lender {
 };
 
 void talk_lender_register(struct talk_lender *l, uint8_t namespace_);
+// Connected, namespace 1 registered, and the shape of a good region; page as talk_hello's.
+void talk_lender_open(struct talk_lender *l, const char *socket, Kvcache__Role role, int *page);
 
 // A good region of one piece: a slice's blocks lie one behind the other.
 void talk_region_shape(struct talk_lender *l);

@@ -1,7 +1,6 @@
 // Copies by the daemon as packets: what is refused before anything moves, how much may be under
-// way, what SUSPEND waits for, slices, and memory that is taken away behind the daemon's back.
+// way, what SUSPEND waits for, and slices.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,10 +19,8 @@ static int watcher; // asks for figures only
 static void begin(void)
 {
     d = daemon_start((const char *[]){"--gpu-bytes", "2M", "--host-bytes", "2M", NULL});
-    l.sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
+    talk_lender_open(&l, daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
     watcher = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_SCHEDULER, NULL);
-    talk_lender_register(&l, 1);
-    talk_region_shape(&l);
 }
 
 static void end(void)
@@ -31,15 +28,6 @@ static void end(void)
     close(l.sock);
     close(watcher);
     daemon_stop(d);
-}
-
-static uint64_t aborted(void)
-{
-    Kvcache__StatsReply *r = talk_ask(l.sock, WIRE_STATS, NULL, &kvcache__stats_reply__descriptor);
-    uint64_t n = r->filling_slots + r->quarantined_slots == 0 ? r->aborted_saves : 0;
-
-    talk_free(r);
-    return n;
 }
 
 static Kvcache__StatsReply figures(void)
@@ -146,66 +134,6 @@ START_TEST(refused_before_a_byte_moves)
 }
 END_TEST
 
-// Memory that ends under the copy: what would be SIGBUS is a failed save, and the region is of no
-// more use. The seal is what prevents it; a fault lets a memfd without one pass.
-START_TEST(memory_that_is_cut_off)
-{
-    const int fd = talk_region_memfd(TALK_REGION_PIECE, 0, true), good = talk_region_good_memfd();
-    uint64_t region;
-
-    begin();
-    daemon_log_expect(d, "copy failed");
-    daemon_fault_arm(d, "region.unsealed", 0, 1);
-    region = talk_region_make(&l, fd);
-    ck_assert_uint_eq(daemon_fault_fired(d, "region.unsealed"), 1);
-    ck_assert_int_eq(ftruncate(fd, 0), 0);
-    talk_region_save_key(&l, region, 1, 2);
-    wait_for(aborted() == 1, 5000);
-    // Also when the memory is there again: it is not the one that the worker has.
-    ck_assert_int_eq(ftruncate(fd, TALK_REGION_PIECE), 0);
-    talk_region_save_key(&l, region, 1, 3);
-    wait_for(aborted() == 2, 5000);
-    ck_assert_uint_eq(talk_region_published(&l), 0);
-    region = talk_region_make(&l, good);
-    talk_region_save_key(&l, region, 1, 3);
-    wait_for(talk_region_published(&l) == 1, 5000);
-    close(fd);
-    close(good);
-    end();
-}
-END_TEST
-
-// What a seal against shrinking does not prevent: the page comes back, of zeros, and no harm is
-// done.
-START_TEST(memory_with_a_hole_punched_into_it)
-{
-    const int fd = talk_region_good_memfd();
-    uint64_t region;
-
-    begin();
-    region = talk_region_make(&l, fd);
-    ck_assert_int_eq(
-        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, TALK_REGION_PIECE), 0);
-    talk_region_save_key(&l, region, 1, 2);
-    wait_for(talk_region_published(&l) == 1, 5000);
-    close(fd);
-    end();
-}
-END_TEST
-
-// Unmapping takes its time, and a daemon that stops waits for it.
-START_TEST(stopping_while_a_region_is_unmapped)
-{
-    const int fd = talk_region_good_memfd();
-
-    begin();
-    talk_region_make(&l, fd);
-    daemon_fault_arm(d, "region.late", 0, 200);
-    close(fd);
-    end();
-}
-END_TEST
-
 // Replies in any order.
 static struct replies {
     uint32_t n, loaded; // all, and loads without an error
@@ -268,9 +196,7 @@ START_TEST(open_loads_of_a_session_are_limited)
     region = make_many(fd);
     talk_region_save_key(&l, region, 1, 2);
     wait_for(talk_region_published(&l) == 1, 5000);
-    other.sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_READER, NULL);
-    talk_lender_register(&other, 1);
-    talk_region_shape(&other);
+    talk_lender_open(&other, daemon_socket(d), KVCACHE__ROLE__ROLE_READER, NULL);
     theirs = talk_region_make(&other, other_fd);
     hold_copies();
     m = load_of(&l, lease_key(&l, 1), region, &block);
@@ -490,68 +416,7 @@ START_TEST(S9_S38_slices_on_the_wire)
 }
 END_TEST
 
-// F17: what a copy waits for is a word of its session's own page, written by whoever lends.
-static void write_gate(uint8_t *page, uint32_t gate, uint64_t number)
-{
-    uint8_t *at = page + (size_t)gate * KVC_PAGE_STRIDE + KVC_PAGE_GATE_OFFSET;
-
-    __atomic_store_n((uint64_t *)(void *)at, number, __ATOMIC_RELEASE);
-}
-
-START_TEST(F17_copies_wait_for_their_gate)
-{
-    const size_t bytes = (size_t)KVC_PAGE_WORDS * KVC_PAGE_STRIDE;
-    Kvcache__Save m;
-    Kvcache__SaveEntry entry;
-    uint64_t region;
-    uint8_t *page;
-    int fd = -1;
-
-    begin();
-    close(l.sock);
-    l.sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, &fd);
-    talk_lender_register(&l, 1);
-    talk_region_shape(&l);
-    page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ck_assert_ptr_ne(page, MAP_FAILED);
-    close(fd);
-    fd = talk_region_good_memfd();
-    region = talk_region_make(&l, fd);
-    close(fd);
-    talk_region_save(&l, region, 1, 1, &m, &entry);
-    m.gate = KVC_PAGE_GATES;
-    m.gate_number = 7;
-    talk_expect_error(l.sock, talk_send(l.sock, WIRE_SAVE, &m.base), KVC_E_INVALID, "gate");
-    m.gate = 3;
-    talk_free(talk_ask(l.sock, WIRE_SAVE, &m.base, &kvcache__save_reply__descriptor));
-    write_gate(page, 3, 6);
-    write_gate(page, 4, 7);
-    // Who comes later and waits for nothing does not wait for it.
-    (void)talk_region_save_key(&l, region, 2, 2);
-    wait_for(talk_region_published(&l) == 1, 5000);
-    usleep(20000);
-    ck_assert_uint_eq(talk_region_published(&l), 1);
-    write_gate(page, 3, 8);
-    wait_for(talk_region_published(&l) == 2, 5000);
-    // One that has passed already; and one that never does ends with its session.
-    talk_region_save(&l, region, 3, 3, &m, &entry);
-    m.gate = 3;
-    m.gate_number = 8;
-    talk_free(talk_ask(l.sock, WIRE_SAVE, &m.base, &kvcache__save_reply__descriptor));
-    wait_for(talk_region_published(&l) == 3, 5000);
-    talk_region_save(&l, region, 4, 4, &m, &entry);
-    m.gate = 3;
-    m.gate_number = 9;
-    talk_free(talk_ask(l.sock, WIRE_SAVE, &m.base, &kvcache__save_reply__descriptor));
-    munmap(page, bytes);
-    end();
-}
-END_TEST
-
 CHECK_MAIN_LOOPS("daemon/copies", CHECK_LIFE_S, {refused_before_a_byte_moves, 0, 0},
                  {open_loads_of_a_session_are_limited, 0, 0},
                  {F45_suspend_and_drop_wait_for_each_use, 0, 2 * USES - 1},
-                 {S9_S38_slices_on_the_wire, 0, 0, CHECK_DAEMON_COPIES},
-                 {memory_that_is_cut_off, 0, 0}, {memory_with_a_hole_punched_into_it, 0, 0},
-                 {stopping_while_a_region_is_unmapped, 0, 0},
-                 {F17_copies_wait_for_their_gate, 0, 0})
+                 {S9_S38_slices_on_the_wire, 0, 0, CHECK_DAEMON_COPIES})

@@ -19,9 +19,7 @@ static struct talk_lender l;
 static void begin(void)
 {
     d = daemon_start((const char *[]){"--gpu-bytes", "2M", "--host-bytes", "2M", NULL});
-    l.sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
-    talk_lender_register(&l, 1);
-    talk_region_shape(&l);
+    talk_lender_open(&l, daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
 }
 
 // Descriptors and mappings are those of before.
@@ -369,9 +367,7 @@ START_TEST(limits_of_regions)
         talk_region_begin(&l);
     }
     socks[n++] = l.sock;
-    l.sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
-    talk_lender_register(&l, 1);
-    talk_region_shape(&l);
+    talk_lender_open(&l, daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
     begin_refused(KVC_E_NO_ROOM, "pieces");
     // Room comes back with the sessions.
     while (n > 0)
