@@ -226,3 +226,13 @@ void fake_thaw(struct fake *fake)
 {
     kill(fake->pid, SIGCONT);
 }
+
+kvc_client *fake_connect(const struct fake *fake, kvc_role role)
+{
+    const kvc_options options = {
+        .socket = fake->socket, .role = role, .connect_ms = 5000, .lookup_ms = 5000};
+    kvc_client *client = NULL;
+
+    ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
+    return client;
+}

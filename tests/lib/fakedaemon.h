@@ -8,7 +8,7 @@
 //         return true;
 //     }
 //     struct fake *fake = fake_start(hook);
-//     ... kvc_connect(fake->socket) ...
+//     kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
 //     fake_stop(fake);
 //
 // Usual answers: parts get numbers from 1; SAVE assigns one slot after the other from the start of
@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "client/kvcache.h"
 #include "proto/kvcache.pb-c.h"
 #include "proto/status.h"
 #include "proto/wire.h"
@@ -78,6 +79,8 @@ struct fake {
 
 struct fake *fake_start(fake_hook *hook); // NULL: only usual answers
 void fake_stop(struct fake *fake);
+// A client of it; nothing is waited for longer than 5 s.
+kvc_client *fake_connect(const struct fake *fake, kvc_role role);
 uint32_t fake_count(const struct fake *fake, uint16_t type);
 void fake_freeze(struct fake *fake);
 void fake_thaw(struct fake *fake);

@@ -14,16 +14,6 @@
 #include "tests/lib/proc.h"
 #include "tests/lib/tmpdir.h"
 
-static kvc_client *connect_as(const struct fake *fake, kvc_role role)
-{
-    const kvc_options options = {
-        .socket = fake->socket, .role = role, .connect_ms = 5000, .lookup_ms = 5000};
-    kvc_client *client = NULL;
-
-    ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
-    return client;
-}
-
 static uint64_t elapsed_ms(uint64_t since_us)
 {
     return (rpc_now_us() - since_us) / 1000;
@@ -86,7 +76,7 @@ END_TEST
 START_TEST(hello_gives_what_the_daemon_said)
 {
     struct fake *fake = fake_start(NULL);
-    kvc_client *client = connect_as(fake, KVC_ROLE_WORKER);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
     int fd = kvc_fd(client);
 
     ck_assert_uint_eq(kvc_session(client), 1);
@@ -107,7 +97,7 @@ START_TEST(roles_without_memory_get_no_page)
     struct fake *fake = fake_start(NULL);
 
     for (int role = KVC_ROLE_SCHEDULER; role <= KVC_ROLE_OPERATOR; role++) {
-        kvc_client *client = connect_as(fake, (kvc_role)role);
+        kvc_client *client = fake_connect(fake, (kvc_role)role);
 
         ck_assert_int_eq(kvc_ping(client), KVC_OK);
         kvc_close(client);
@@ -377,7 +367,7 @@ START_TEST(F29_no_number_left_for_a_descriptor)
     ck_assert_int_eq(kvc_connect_why(&options, &client, why, sizeof(why)), KVC_E_NO_FDS);
     ck_assert_ptr_nonnull(strstr(why, "descriptors were lost"));
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &saved), 0);
-    client = connect_as(fake, KVC_ROLE_WORKER);
+    client = fake_connect(fake, KVC_ROLE_WORKER);
     ck_assert_int_eq(kvc_ping(client), KVC_OK);
     kvc_close(client);
     fake_stop(fake);
@@ -408,13 +398,13 @@ START_TEST(F39_lists_come_to_an_end)
     struct fake *fake = fake_start(list_hook);
 
     for (int kind = 0; kind < 2; kind++) {
-        kvc_client *client = connect_as(fake, KVC_ROLE_OPERATOR);
+        kvc_client *client = fake_connect(fake, KVC_ROLE_OPERATOR);
         struct admin_list list;
 
         fake->shared->mode[0] = kind;
         ck_assert_int_eq(admin_list(client, "clients", 7, 1, &list), KVC_E_PROTOCOL);
         kvc_close(client);
-        client = connect_as(fake, KVC_ROLE_OPERATOR);
+        client = fake_connect(fake, KVC_ROLE_OPERATOR);
         ck_assert_int_eq(admin_list(client, "clients", 6, 1, &list), KVC_OK);
         ck_assert(list.more);
         kvc_close(client);

@@ -13,16 +13,6 @@
 #include "tests/lib/proc.h"
 #include "tests/lib/wait.h"
 
-static kvc_client *connect_as(const struct fake *fake, kvc_role role)
-{
-    const kvc_options options = {
-        .socket = fake->socket, .role = role, .connect_ms = 5000, .lookup_ms = 5000};
-    kvc_client *client = NULL;
-
-    ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
-    return client;
-}
-
 static uint64_t elapsed_ms(uint64_t since_us)
 {
     return (rpc_now_us() - since_us) / 1000;
@@ -94,7 +84,7 @@ static bool mode_hook(struct fake *fake, const struct wire_packet *request)
 START_TEST(strange_packets_are_dropped)
 {
     struct fake *fake = fake_start(mode_hook);
-    kvc_client *client = connect_as(fake, KVC_ROLE_WORKER);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
 
     fake->shared->mode[0] = 1;
     for (int i = 0; i < 3; i++)
@@ -108,7 +98,7 @@ END_TEST
 START_TEST(what_cannot_be_latches)
 {
     struct fake *fake = fake_start(mode_hook);
-    kvc_client *client = connect_as(fake, KVC_ROLE_WORKER);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
     struct pollfd fd = {.fd = kvc_fd(client), .events = POLLIN};
     uint32_t asked;
 
@@ -135,7 +125,7 @@ END_TEST
 START_TEST(refusal_keeps_the_connection)
 {
     struct fake *fake = fake_start(mode_hook);
-    kvc_client *client = connect_as(fake, KVC_ROLE_OPERATOR);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_OPERATOR);
 
     fake->shared->mode[0] = 20;
     ck_assert_int_eq(kvc_ping(client), KVC_E_BUSY);
@@ -186,7 +176,7 @@ END_TEST
 START_TEST(daemon_killed_in_a_call)
 {
     struct fake *fake = fake_start(mode_hook);
-    kvc_client *client = connect_as(fake, KVC_ROLE_WORKER);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
     uint64_t before = rpc_now_us();
 
     fake->shared->mode[0] = 22;
@@ -281,7 +271,7 @@ static bool drain_hook(struct fake *fake, const struct wire_packet *request)
 START_TEST(reconnect_registers_again_and_says_drained)
 {
     struct fake *fake = fake_start(drain_hook);
-    kvc_client *client = connect_as(fake, KVC_ROLE_WORKER);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
     struct kv kv;
     kvc_part part, again;
     uint64_t old = kvc_session(client);
@@ -308,7 +298,7 @@ END_TEST
 START_TEST(reconnect_to_another_boot_drains_nothing)
 {
     struct fake *fake = fake_start(drain_hook);
-    kvc_client *client = connect_as(fake, KVC_ROLE_WORKER);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
 
     fake->shared->boot_epoch = 101;
     ck_assert_int_eq(kvc_reconnect(client), KVC_OK);
@@ -323,7 +313,7 @@ END_TEST
 START_TEST(unregister_works_without_a_daemon)
 {
     struct fake *fake = fake_start(mode_hook);
-    kvc_client *client = connect_as(fake, KVC_ROLE_WORKER);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
     struct kv kv;
     kvc_part part;
 
@@ -352,7 +342,7 @@ static bool is_mapped(const void *address)
 START_TEST(forked_child_is_refused)
 {
     struct fake *fake = fake_start(NULL);
-    kvc_client *client = connect_as(fake, KVC_ROLE_WORKER);
+    kvc_client *client = fake_connect(fake, KVC_ROLE_WORKER);
     struct kv kv;
     kvc_part part;
     uint64_t save;
@@ -398,8 +388,8 @@ END_TEST
 START_TEST(clients_of_one_process_are_independent)
 {
     struct fake *fakes[2] = {fake_start(mode_hook), fake_start(NULL)};
-    kvc_client *a = connect_as(fakes[0], KVC_ROLE_WORKER),
-               *b = connect_as(fakes[1], KVC_ROLE_READER);
+    kvc_client *a = fake_connect(fakes[0], KVC_ROLE_WORKER),
+               *b = fake_connect(fakes[1], KVC_ROLE_READER);
 
     fakes[0]->shared->mode[0] = 2;
     ck_assert_int_eq(kvc_ping(a), KVC_E_PROTOCOL);
