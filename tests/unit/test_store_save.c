@@ -2,9 +2,7 @@
  * Saves: what each key is, what is admitted, and how it is cut into chunks. Tests with two cases
  * run once for each way to copy.
  */
-#include <string.h>
 
-#include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
@@ -209,75 +207,6 @@ START_TEST(S5_empty_entries_do_nothing)
 }
 END_TEST
 
-static void expect_refused(struct kit_owner *owner, struct kit_entry entry, kvc_status status,
-                           const char *field)
-{
-    struct store_stats before = kit_stats(&kit), after;
-    const struct kit_entry entries[] = {kit_entry(&kit, 500, 2), entry};
-
-    ck_assert_int_eq(kit_save_open(&kit, owner, entries, 2, &save), status);
-    ck_assert_str_eq(kit.why.field, field);
-    after = kit_stats(&kit);
-    ck_assert_int_eq(memcmp(&before, &after, sizeof(before)), 0);
-}
-
-START_TEST(S5_refusals_name_the_field_and_change_nothing)
-{
-    struct kit_owner *worker, *reader, *scheduler;
-
-    kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
-    worker = kit_worker(&kit);
-    reader = kit_owner(&kit, STORE_ROLE_READER);
-    scheduler = kit_owner(&kit, STORE_ROLE_SCHEDULER);
-    expect_refused(worker, (struct kit_entry){0, 1, 0, 1}, KVC_E_UNKNOWN, "entries[1].part");
-    expect_refused(worker, (struct kit_entry){kit.part + 1, 1, 0, 1}, KVC_E_UNKNOWN,
-                   "entries[1].part");
-    expect_refused(worker, (struct kit_entry){~0u, 1, 0, 1}, KVC_E_UNKNOWN, "entries[1].part");
-    expect_refused(worker, (struct kit_entry){kit.part, kit.epoch + 1, 0, 1}, KVC_E_STALE,
-                   "entries[1].epoch");
-    expect_refused(worker, kit_entry(&kit, 0, KVC_KEYS_MAX), KVC_E_LIMIT, "entries[1].keys");
-    expect_refused(worker, kit_entry(&kit, 0, ~0u), KVC_E_LIMIT, "entries[1].keys");
-    expect_refused(reader, kit_entry(&kit, 0, 1), KVC_E_DENIED, "");
-    expect_refused(scheduler, kit_entry(&kit, 0, 1), KVC_E_DENIED, "");
-    kit_close(&kit);
-}
-END_TEST
-
-START_TEST(S5_duplicate_keys_and_slices_are_refused)
-{
-    struct kit_owner *worker;
-    uint8_t keys[KVC_KEYS_MAX * KVC_KEY_BYTES];
-    struct store_save_entry entry;
-    struct store_save request = {
-        .entries = &entry, .n_entries = 1, .by_daemon = kit_daemon_copies()};
-    struct save *open;
-    uint32_t short_of;
-
-    kit_open(&kit, &(struct kit_config){.gpu_slots = 8});
-    worker = kit_worker(&kit);
-    kit_keys(0, KVC_KEYS_MAX, keys);
-    kit_key(5, keys + 1000 * KVC_KEY_BYTES);
-    entry = (struct store_save_entry){
-        .part = kit.part, .epoch = kit.epoch, .keys = keys, .n_keys = KVC_KEYS_MAX};
-    ck_assert_int_eq(
-        store_save_open(kit.store, worker->owner, &request, &open, &short_of, &kit.why),
-        KVC_E_DUPLICATE);
-    ck_assert_str_eq(kit.why.field, "entries[0].keys");
-    entry.n_keys = 4;
-    entry.n_slices = 3;
-    ck_assert_int_eq(
-        store_save_open(kit.store, worker->owner, &request, &open, &short_of, &kit.why),
-        KVC_E_INVALID);
-    entry.n_slices = 2;
-    ck_assert_int_eq(store_save_open(kit.store, worker->owner, &request, &open, &short_of, NULL),
-                     KVC_OK);
-    save.open = open;
-    save.n_keys = 4;
-    kit_save_seal(&kit, &save);
-    kit_close(&kit);
-}
-END_TEST
-
 START_TEST(S6_entries_of_one_call_share_a_prefix)
 {
     struct kit_owner *worker;
@@ -474,21 +403,6 @@ START_TEST(save_uses_only_extents_that_are_mapped)
 }
 END_TEST
 
-START_TEST(save_limit_of_saves_in_flight)
-{
-    struct kit_owner *worker;
-    struct kit_entry entry;
-
-    kit_open(&kit, &(struct kit_config){.gpu_slots = 512, .slot_bytes = 4096});
-    worker = kit_worker(&kit);
-    for (uint32_t i = 0; i < KVC_SESSION_SAVES_MAX; i++)
-        kit_save(&kit, worker, i, 1, &save);
-    entry = kit_entry(&kit, 1000, 1);
-    ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_E_LIMIT);
-    kit_close(&kit);
-}
-END_TEST
-
 CHECK_MAIN_LOOPS("store/save", CHECK_UNIT_S, {save_then_load_round_trip, 0, 0, CHECK_BOTH_WAYS},
                  {S1_hits_copy_nothing_and_are_used_last_first, 0, 0, CHECK_BOTH_WAYS},
                  {S1_head_of_a_saved_prefix_is_evicted_last, 0, 0, CHECK_BOTH_WAYS},
@@ -497,8 +411,6 @@ CHECK_MAIN_LOOPS("store/save", CHECK_UNIT_S, {save_then_load_round_trip, 0, 0, C
                  {S3_blocks_share_no_slot_and_go_alone, 0, 0, CHECK_BOTH_WAYS},
                  {S5_several_parts_in_one_call, 0, 0, CHECK_BOTH_WAYS},
                  {S5_empty_entries_do_nothing, 0, 0, CHECK_BOTH_WAYS},
-                 {S5_refusals_name_the_field_and_change_nothing, 0, 0, CHECK_BOTH_WAYS},
-                 {S5_duplicate_keys_and_slices_are_refused, 0, 0, CHECK_BOTH_WAYS},
                  {S6_entries_of_one_call_share_a_prefix, 0, 0, CHECK_BOTH_WAYS},
                  {S6_shared_keys_without_room_are_skipped_in_both, 0, 0, CHECK_BOTH_WAYS},
                  {S7_pending_is_not_a_hit, 0, 0, CHECK_BOTH_WAYS},
@@ -507,5 +419,4 @@ CHECK_MAIN_LOOPS("store/save", CHECK_UNIT_S, {save_then_load_round_trip, 0, 0, C
                  {S10_the_leading_run_is_admitted, 0, 0, CHECK_BOTH_WAYS},
                  {save_without_words_admits_leading_chunks, 0, 0},
                  {save_fault_of_a_word_skips_the_rest, 0, 0},
-                 {save_uses_only_extents_that_are_mapped, 0, 0},
-                 {save_limit_of_saves_in_flight, 0, 0, CHECK_BOTH_WAYS})
+                 {save_uses_only_extents_that_are_mapped, 0, 0})
