@@ -2,7 +2,6 @@
  * Saves: what each key is, what is admitted, and how it is cut into chunks. Tests with two cases
  * run once for each way to copy.
  */
-
 #include "daemon/base/fault.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
