@@ -67,6 +67,7 @@ static void before_test(void)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     proc_die_with_parent(runner);
     fds_at_start = fd_count_open();
+    tmpdir_begin();
 }
 
 static void before_daemon_test(void)
@@ -82,8 +83,8 @@ static void after_test(void)
 
     if (getpid() == runner)
         return;
-    tmpdir_remove_all();
     orphans = proc_kill_children();
+    tmpdir_end();
     ck_assert_msg(orphans == 0, "the test left %d processes running", orphans);
     // The driver keeps what it has opened until the process ends.
     ck_assert_msg(gpu_is_used() || fd_count_open() == fds_at_start,
@@ -117,7 +118,7 @@ int check_main(int argc, char **argv, const char *name, double limit_s,
     TCase *tcase = make_tcase(suite, name, limit_s, before_test), *again = NULL;
     SRunner *srunner;
     char other[128];
-    int failed, orphans;
+    int failed, orphans, left;
 
 #ifdef __SANITIZE_THREAD__
     // UCX puts hooks of its own over mmap, under which this sanitizer's runtime crashes at the end
@@ -125,6 +126,7 @@ int check_main(int argc, char **argv, const char *name, double limit_s,
     setenv("UCX_MEM_EVENTS", "no", 0);
 #endif
     runner = getpid();
+    tmpdir_open();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     snprintf(other, sizeof(other), "%s, copies by the daemon", name);
     for (size_t i = 0; i < n; i++) {
@@ -148,6 +150,8 @@ int check_main(int argc, char **argv, const char *name, double limit_s,
     orphans = proc_kill_children();
     if (orphans > 0)
         printf("killed %d processes that tests left running\n", orphans);
-    tmpdir_remove_leftovers(runner);
-    return failed ? 1 : 0;
+    left = tmpdir_close();
+    if (failed == 0 && left > 0)
+        printf("tests that passed left %d temporary folders\n", left);
+    return failed > 0 || left > 0 ? 1 : 0;
 }

@@ -3,7 +3,8 @@
 //     CHECK_MAIN("base/list", CHECK_UNIT_S, test_empty, test_remove)
 //
 // Each test runs in its own process with a time limit. At its end it fails when it leaves behind an
-// open descriptor, memory of daemon/base/mem, or a process. When it dies, what it started dies.
+// open descriptor, memory of daemon/base/mem, or a process, and the program when a test that passed
+// left its temporary folder. When it dies, what it started dies.
 // `PROGRAM name...` runs only the tests of that name; CK_FORK=no keeps them in one process for gdb
 // (and then nothing is checked at the end).
 #ifndef KVC_TESTS_LIB_CHECK_MAIN_H

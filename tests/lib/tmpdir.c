@@ -13,11 +13,10 @@
 #include "tests/lib/log_file.h"
 
 #define TMPDIR_FILES 16
+#define UNIQUE       "XXXXXX" // of mkdtemp(): numbers of processes come again, also within one run
 
-// Folders are named kvc-test.<runner>.<test>: what a killed test leaves is found by the runner.
-#define TMPDIR_PATTERN "%s/kvc-test.%d."
-
-static char folder[64];
+static char root[48];   // the program's: <base>/kvc-test.UNIQUE
+static char folder[56]; // the test's: <root>/UNIQUE
 static char files[TMPDIR_FILES][128];
 static unsigned next_file;
 
@@ -29,12 +28,27 @@ static const char *base(void)
     return s && *s && strlen(s) < 24 ? s : "/tmp";
 }
 
+void tmpdir_open(void)
+{
+    snprintf(root, sizeof(root), "%s/kvc-test." UNIQUE, base());
+    // Passed through by daemons and workers of other users, of tests that open their own folder.
+    if (mkdtemp(root) != NULL && chmod(root, 0711) == 0)
+        return;
+    fprintf(stderr, "mkdtemp in %s: %s\n", base(), strerror(errno));
+    exit(1);
+}
+
+void tmpdir_begin(void)
+{
+    snprintf(folder, sizeof(folder), "%s/" UNIQUE, root);
+    ck_assert_msg(mkdtemp(folder) != NULL, "mkdtemp in %s: %s", root, strerror(errno));
+}
+
 const char *tmpdir_path(void)
 {
-    if (folder[0])
-        return folder;
-    snprintf(folder, sizeof(folder), TMPDIR_PATTERN "%d", base(), (int)getppid(), (int)getpid());
-    ck_assert_msg(mkdir(folder, 0700) == 0, "mkdir %s: %s", folder, strerror(errno));
+    // CK_FORK=no: nobody begins.
+    if (!folder[0])
+        tmpdir_begin();
     return folder;
 }
 
@@ -61,12 +75,9 @@ static void remove_tree(const char *path)
     nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-void tmpdir_remove_all(void)
+void tmpdir_end(void)
 {
-    if (!folder[0])
-        return;
     remove_tree(folder);
-    folder[0] = '\0';
 }
 
 // A folder that was left is that of a test that failed, and its logs are what tells why.
@@ -87,17 +98,22 @@ static void print_logs(const char *path)
     globfree(&found);
 }
 
-void tmpdir_remove_leftovers(pid_t runner)
+int tmpdir_close(void)
 {
-    char pattern[96];
+    char pattern[64];
     glob_t found;
+    int n = 0;
 
-    snprintf(pattern, sizeof(pattern), TMPDIR_PATTERN "*", base(), (int)runner);
-    if (glob(pattern, GLOB_NOSORT, NULL, &found) != 0)
-        return;
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        print_logs(found.gl_pathv[i]);
-        remove_tree(found.gl_pathv[i]);
+    // Without forks it is this process's own.
+    if (folder[0])
+        tmpdir_end();
+    snprintf(pattern, sizeof(pattern), "%s/*", root);
+    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            print_logs(found.gl_pathv[i]);
+        n = (int)found.gl_pathc;
+        globfree(&found);
     }
-    globfree(&found);
+    remove_tree(root);
+    return n;
 }

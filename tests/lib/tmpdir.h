@@ -3,16 +3,18 @@
 #ifndef KVC_TESTS_LIB_TMPDIR_H
 #define KVC_TESTS_LIB_TMPDIR_H
 
-#include <sys/types.h>
-
 // The folder's path, the same at each call within a test; short enough for a socket's name in it.
 const char *tmpdir_path(void);
 
 // "<folder>/<name>", good until fifteen more were asked for.
 const char *tmpdir_file(const char *name);
 
-// For check_main: at the end of a test; and of all that tests of this runner left.
-void tmpdir_remove_all(void);
-void tmpdir_remove_leftovers(pid_t runner);
+// For check_main: at the start of the program and of a test; at the end of a test, and of the
+// program, which returns how many folders of tests were left (of those that failed: their logs are
+// printed).
+void tmpdir_open(void);
+void tmpdir_begin(void);
+void tmpdir_end(void);
+int tmpdir_close(void);
 
 #endif
