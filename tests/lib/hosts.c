@@ -6,8 +6,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mount.h>
 #include <unistd.h>
+
+#include "tests/lib/tmpdir.h"
 
 static bool run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -24,15 +27,22 @@ static bool run(const char *format, ...)
     return system(command) == 0;
 }
 
+// Numbers of processes come again, and names of folders do not.
+static const char *unique_name(void)
+{
+    return strrchr(tmpdir_path(), '/') + 1;
+}
+
 static bool join(const struct hosts *h)
 {
-    const int pid = (int)getpid() % 100000;
+    // For the moment that they are on this host.
+    const char *unique = unique_name();
 
-    if (!run("ip link add kva%d type veth peer name kvb%d", pid, pid))
+    if (!run("ip link add kva%s type veth peer name kvb%s", unique, unique))
         return false;
     for (int i = 0; i < 2; i++)
-        if (!run("ip link set kv%c%d netns %s", 'a' + i, pid, h->names[i]) ||
-            !run("ip -n %s link set kv%c%d name veth", h->names[i], 'a' + i, pid) ||
+        if (!run("ip link set kv%c%s netns %s", 'a' + i, unique, h->names[i]) ||
+            !run("ip -n %s link set kv%c%s name veth", h->names[i], 'a' + i, unique) ||
             !run("ip -n %s addr add %s/24 dev veth", h->names[i], h->addresses[i]) ||
             !run("ip -n %s link set veth up", h->names[i]) ||
             !run("ip -n %s link set lo up", h->names[i]))
@@ -46,11 +56,12 @@ bool hosts_open(struct hosts *h)
     if (geteuid() != 0)
         return false;
     // Of tests that failed.
-    run("for n in $(ip netns list | sed -n 's/^\\(kvctest-[0-9]*-.\\).*/\\1/p'); do "
+    run("for n in $(ip netns list | sed -n 's/^\\(kvctest-[0-9]*-[^ ]*\\).*/\\1/p'); do "
         "p=${n#kvctest-}; "
-        "kill -0 ${p%%-*} || ip netns del $n; done");
+        "kill -0 ${p%%%%-*} || ip netns del $n; done");
     for (int i = 0; i < 2; i++)
-        snprintf(h->names[i], sizeof(h->names[i]), "kvctest-%d-%c", (int)getpid(), 'a' + i);
+        snprintf(h->names[i], sizeof(h->names[i]), "kvctest-%d-%s-%c", (int)getpid(), unique_name(),
+                 'a' + i);
     h->own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (h->own >= 0 && run("ip netns add %s", h->names[0]) && run("ip netns add %s", h->names[1]) &&
         join(h))
