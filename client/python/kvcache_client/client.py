@@ -261,17 +261,18 @@ class Client:
 
     def load(
         self, lease: Union[Lease, int], part: Part, blocks: Blocks, *, first: int = 0,
-        stream: Any = None, verify: bool = True
+        stream: Any = None, verify: bool = True, release: bool = False
     ) -> Load:
         """Enqueues copies of the lease's blocks first, first + 1, ... into the worker's `blocks`
         (distinct ids; None leaves one out). Nothing waits for them.
 
+        release: this ends the lease too, whatever the load comes to, without a question of its own.
         stream: a torch.cuda.Stream, a cudaStream_t as a number, or None: torch's current stream if
         torch is in use, else the default one. A stream that is being captured into a graph is
         refused (BusyError). On the host device the bytes are there when it returns.
         """
         args, ids = self._load_args(lease, part, blocks, first)
-        args.no_verify = not verify
+        args.no_verify, args.release = not verify, release
         args.stream = self._stream(stream)
         load = Load(self, part, ids, len(ids))
         load._start(args)

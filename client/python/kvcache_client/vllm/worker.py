@@ -17,7 +17,7 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..client import Client, Role
-from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
+from ..errors import DeadlineError, InvalidError, KvcacheError, SessionError, StaleError
 from ..leases import Lease
 from ..loads import Load, SlicedLoad
 from ..memory import Slice
@@ -244,10 +244,12 @@ class WorkerSide:
         if self._by_layer and not order.asynchronous:
             self._leases.append(lease)  # until all of its loads are open
             return client.load_slices(lease, part, ids, first=first, verify=verify)
-        try:
-            return client.load(lease, part, ids, first=first, stream=stream, verify=verify)
-        finally:
-            lease.release()  # a load that is open keeps its blocks
+        try:  # a load that is open keeps its blocks
+            return client.load(
+                lease, part, ids, first=first, stream=stream, verify=verify, release=True)
+        except InvalidError:
+            lease.release()  # it was refused before the daemon was asked
+            raise
 
     def _lose(self, loading: _Loading, blocks: Set[int]) -> None:
         # Whatever was enqueued of it before it failed: these blocks are computed next.
@@ -379,7 +381,7 @@ class WorkerSide:
         self.counts["saves"] += 1
         self.counts["saved_blocks"] += save.count(KeyState.SAVED)
         self.counts["hit_blocks"] += save.count(KeyState.HIT)
-        absent = sum(b is None for e in entries for b in e.blocks)
+        absent = sum(e.blocks.count(None) for e in entries)
         self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
         return save.raw_states
 
