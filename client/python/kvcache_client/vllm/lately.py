@@ -89,6 +89,6 @@ class Lately:
     def _add(self, state: State, first: int, end: int, now: float) -> None:
         if len(self._new) >= MOST or now - self._begun > SECONDS:
             self._old, self._new, self._begun = self._new, {}, now
-        keys, at = bytes(state.keys[: end * KEY_BYTES]), state.named or now
-        some = [keys[i : i + KEY_BYTES] for i in range(first * KEY_BYTES, len(keys), KEY_BYTES)]
+        keys, at = bytes(state.keys[first * KEY_BYTES : end * KEY_BYTES]), state.named or now
+        some = [keys[i : i + KEY_BYTES] for i in range(0, len(keys), KEY_BYTES)]
         self._new.update(dict.fromkeys(some, at))

@@ -30,6 +30,8 @@ class State:
     own: int = 0  # blocks, of the engine's own prefix cache, at the last lookup
     named: Optional[float] = None  # when the first of its blocks was named to the daemon
     lease: Optional[Lease] = None
+    answer: Tuple[int, int, int] = (0, 0, 0)  # to which question: from, to, of which session
+    answered: float = 0.0
     fetch: int = 0  # what other daemons are asked for
     asked: bool = False
     late: bool = False  # the daemon's last answer, which nobody waited for

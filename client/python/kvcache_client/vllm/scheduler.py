@@ -157,7 +157,7 @@ class SchedulerSide:
             return 0, False
         if state.fetch and self._under_way(state):
             return None, False
-        lease = self._look_up(state, n)
+        lease = state.lease if self._holds(state, n) else self._look_up(state, n)
         if lease is not None and lease.fetch and self._ask_peers(state, lease):
             return None, False
         gain = 0 if lease is None else self._gain(state, lease.blocks)
@@ -177,6 +177,15 @@ class SchedulerSide:
     def _gain(self, state: State, blocks: int) -> int:
         """Tokens, of a lease of so many blocks."""
         return (blocks - (state.own - self._in_front(state))) * self.block_tokens
+
+    def _holds(self, state: State, n: int) -> bool:
+        """Whether the lease of the last answer has all of n blocks behind the same ones, and half
+        of its time at least: then there is nothing to ask."""
+        lease = state.lease
+        return bool(
+            lease and state.answer == (self._in_front(state), n, self._link.losses)
+            and self._in_front(state) + lease.blocks == n
+            and time.monotonic() < state.answered + lease.ms / 2000)
 
     def _pays(self, lease: Lease, gain: int) -> bool:
         host = min(gain, (lease.blocks - lease.gpu) * self.block_tokens)
@@ -206,6 +215,7 @@ class SchedulerSide:
             self._failed(error)
         else:
             self._link.answered()
+            state.answer, state.answered = (first, n, self._link.losses), time.monotonic()
             if lease is not None and first + lease.blocks < n:
                 self._lately.missed(state, first + lease.blocks)
             return lease
@@ -323,6 +333,10 @@ class SchedulerSide:
         block."""
         info = self._infos[group]
         low = 0
+        if info.rule == Rule.FULL and end <= len(blocks):
+            some: List[Optional[int]] = list(blocks[first:end])
+            if NULL_BLOCK not in some:
+                return some
         if info.rule == Rule.WINDOW:
             low = (computed - info.window + 1) // info.block_tokens
         elif info.rule == Rule.STATE and (loading or info.at_ends):
@@ -381,9 +395,9 @@ class SchedulerSide:
                 name not in self._again):
             return  # each save is a question to the daemon: one for many blocks
         self._again.discard(name)
-        if not self._usable(state.request):
-            return
         end = before + scheduled
+        if end // self.block_tokens <= state.saved or not self._usable(state.request):
+            return
         if not self.options.save_decoded:
             end = min(end, state.request.num_prompt_tokens)
         end = min(end, state.request.num_tokens)
