@@ -258,19 +258,18 @@ static kvc_status sum(struct device_lane *lane, const struct pack_layout *layout
     return status == KVC_E_DEVICE ? check(lane, "checksums cannot be launched", error) : status;
 }
 
-/* Sums take less time than to fall asleep and be woken. */
+/* Sums take less time than to fall asleep and be woken. Whatever fails, the kernel has ended: the
+ * lane's cells are the next one's. */
 static int wait(struct device_lane *lane)
 {
     const struct cuda_driver *driver = &lane->cuda->driver;
     int error = driver->event_record(lane->event, lane->stream);
 
-    for (uint32_t i = 0; error == 0 && i < LOOKS_MAX; i++) {
+    if (error == 0)
+        error = CUDA_NOT_READY;
+    for (uint32_t i = 0; error == CUDA_NOT_READY && i < LOOKS_MAX; i++)
         error = driver->event_query(lane->event);
-        if (error != CUDA_NOT_READY)
-            return error;
-        error = 0;
-    }
-    return error == 0 ? driver->stream_synchronize(lane->stream) : error;
+    return error == 0 ? 0 : driver->stream_synchronize(lane->stream);
 }
 
 kvc_status cuda_lane_sum(struct device_lane *lane, const struct pack_layout *layout,

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/gpu/scene.h"
+#include "tests/gpu/switch.h"
 
 #define BLOCKS   200u
 #define ANYWHERE UINT32_MAX
@@ -197,6 +198,24 @@ static void into_the_gpu_of_who_waits(void)
     end(1);
 }
 
+// The end of the kernel that sums what has come cannot be marked, so it is waited for: nothing of
+// the slots is read behind the answer.
+static void sums_whose_end_cannot_be_marked(void)
+{
+    struct play p = {1000, BLOCKS, BLOCKS, 0};
+    char log[8192];
+
+    need_stand_in();
+    begin_mapped("legacy", "64M");
+    scene_run(play_put, &source, &p);
+    switch_break(&askers[0], "event_record", 0, 2 /* out of memory */, false);
+    scene_run(play_fetch, &askers[0], &p);
+    CHECK(!switch_is_set("event_record"));
+    scene_log(&askers[0], log, sizeof(log));
+    CHECK(strstr(log, "checksums failed") == NULL);
+    end(1);
+}
+
 // What cannot be mapped here goes as it does without such transports.
 static void apart(void)
 {
@@ -232,6 +251,7 @@ static const struct scene_test tests[] = {
     {"from GPU to GPU", from_gpu_to_gpu, 0},
     {"into a GPU that has little room", into_a_small_gpu, 0},
     {"into the GPU of who waits", into_the_gpu_of_who_waits, 0},
+    {"sums whose end cannot be marked", sums_whose_end_cannot_be_marked, 0},
     {"GPU memory with descriptors", with_descriptors, 0},
     {"GPU memory that is not to be mapped", apart, 0},
 };
