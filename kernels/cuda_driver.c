@@ -42,6 +42,7 @@ static kvc_status find_calls(struct cuda_driver *driver, get_address_fn *get_add
         .context_device = driver->context_device,
         .device_attribute = driver->device_attribute,
         .occupancy = driver->occupancy,
+        .function_attribute = driver->function_attribute,
         .launch = driver->launch,
         .launch_with = driver->launch_with,
     };

@@ -174,6 +174,7 @@ struct cuda_ipc {
     X(module_unload, "cuModuleUnload", 2000, (void *module))                                       \
     X(module_function, "cuModuleGetFunction", 2000,                                                \
       (void **function, void *module, const char *name))                                           \
+    X(function_attribute, "cuFuncGetAttribute", 2020, (int *value, int attribute, void *function)) \
     X(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050,                              \
       (int *thread_blocks, void *function, int threads, size_t shared_bytes))                      \
     X(launch, "cuLaunchKernel", 4000,                                                              \

@@ -38,26 +38,35 @@ static int open_kernel(const struct pack_cuda *cuda, const char *name, int multi
     return rc;
 }
 
+/* A launch that may begin early has to wait in its kernel, and code for less than compute_90
+ * cannot: a newer GPU runs it where this build has no machine code for that GPU. */
+static int see_whether_they_wait(struct pack_cuda *cuda)
+{
+    const int ptx_version = 5; /* CU_FUNC_ATTRIBUTE_PTX_VERSION: the virtual architecture */
+    int architecture = 0;
+    int rc = cuda->driver->function_attribute(&architecture, ptx_version,
+                                              cuda->kernels[0][0][0].function);
+
+    cuda->chains = architecture >= 90;
+    return rc;
+}
+
 kvc_status pack_cuda_open(struct pack_cuda *cuda, const struct pack_cuda_driver *driver, int *error)
 {
     static const char *const names[8] = {
         "pack_gather",  "pack_gather_small",  "pack_gather_summed",  "pack_gather_small_summed",
         "pack_scatter", "pack_scatter_small", "pack_scatter_summed", "pack_scatter_small_summed",
     };
-    /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR */
-    const int multiprocessor_count = 16, capability = 75;
+    const int multiprocessor_count = 16; /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */
 
     if (!pack_cuda_built())
         return KVC_E_UNSUPPORTED;
 
     struct pack_cuda opened = {.driver = driver};
-    int device, multiprocessors, major = 0;
+    int device, multiprocessors;
     int rc = driver->context_device(&device);
     if (rc == 0)
         rc = driver->device_attribute(&multiprocessors, multiprocessor_count, device);
-    if (rc == 0)
-        rc = driver->device_attribute(&major, capability, device);
-    opened.chains = major >= 9;
     if (rc == 0)
         rc = driver->module_load(&opened.module, image);
     if (rc != 0)
@@ -68,6 +77,9 @@ kvc_status pack_cuda_open(struct pack_cuda *cuda, const struct pack_cuda_driver 
         if (rc != 0)
             goto unload;
     }
+    rc = see_whether_they_wait(&opened);
+    if (rc != 0)
+        goto unload;
     *cuda = opened;
     return KVC_OK;
 
@@ -236,7 +248,15 @@ static uint32_t set_shares(struct pack_cuda_args *args, const struct pack_cuda_j
     return grid;
 }
 
-/* After the launch before it has begun; else, and on the legacy streams, after it has ended. */
+/* Not on the legacy streams. Not with a limit of thread blocks, which those of launches that run at
+ * a time would exceed together; what is limited by a link gains nothing by it either. */
+static bool may_chain(const struct pack_cuda *cuda, const struct pack_cuda_job *job,
+                      const void *stream)
+{
+    return cuda->chains && job->max_thread_blocks == 0 && (uintptr_t)stream > 2;
+}
+
+/* After the launch before it has begun; else after it has ended. */
 static int launch(const struct pack_cuda *cuda, const struct pack_cuda_kernel *kernel,
                   uint32_t grid, struct pack_cuda_args *args, void *stream)
 {
@@ -269,8 +289,8 @@ kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda
     set_blocks(&args, job);
     args.scratch = job->n_spans > 0 ? job->scratch : 0;
     kernel = &cuda->kernels[job->direction][summed][small];
-    args.follows = job->follows && cuda->chains && (uintptr_t)stream > 2;
-    args.more = job->more && cuda->chains && (uintptr_t)stream > 2;
+    args.follows = job->follows && may_chain(cuda, job, stream);
+    args.more = job->more && may_chain(cuda, job, stream);
     rc = launch(cuda, kernel, set_shares(&args, job, kernel, small), &args, stream);
     if (rc != 0) {
         *error = rc;

@@ -34,6 +34,7 @@ struct pack_cuda_driver {
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
     int (*module_function)(void **function, void *module, const char *name);
+    int (*function_attribute)(int *value, int attribute, void *function); /* cuFuncGetAttribute */
     /* cuCtxGetDevice, cuDeviceGetAttribute, cuOccupancyMaxActiveBlocksPerMultiprocessor */
     int (*context_device)(int *device);
     int (*device_attribute)(int *value, int attribute, int device);
@@ -117,7 +118,7 @@ struct pack_cuda_job {
     uint64_t scratch;                   /* device address; needed for spans */
     bool far; /* whether any byte may go to other memory than this GPU's own */
     /* The next thing on the stream is a launch of the same copy, of other blocks, which then
-     * follows and may begin before this one has ended. */
+     * follows and may begin before this one has ended, unless thread blocks are limited. */
     bool more, follows;
     uint32_t max_thread_blocks; /* 0: as many as are good */
 };

@@ -57,6 +57,7 @@ void gpu_open(struct gpu *gpu)
         .context_device = gpu->context_device,
         .device_attribute = gpu->device_attribute,
         .occupancy = gpu->occupancy,
+        .function_attribute = gpu->function_attribute,
         .launch = gpu->launch,
         .launch_with = gpu->launch_with,
     };

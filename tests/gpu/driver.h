@@ -44,6 +44,7 @@ typedef uint64_t gpu_ptr;
     X(module_load, "cuModuleLoadData", (void **module, const void *image))                         \
     X(module_unload, "cuModuleUnload", (void *module))                                             \
     X(module_function, "cuModuleGetFunction", (void **function, void *module, const char *name))   \
+    X(function_attribute, "cuFuncGetAttribute", (int *value, int attribute, void *function))       \
     X(context_device, "cuCtxGetDevice", (int *device))                                             \
     X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))           \
     X(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                                    \

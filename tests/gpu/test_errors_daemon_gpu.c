@@ -176,6 +176,31 @@ static void kernels_of_a_newer_nvcc(void)
     }
 }
 
+static void play_several_launches(const struct scene_daemon *d, void *arg)
+{
+    struct worker w;
+
+    (void)arg;
+    worker_open(&w, d, KVC_ROLE_WORKER, 600);
+    worker_put(&w, 1, 600);
+    worker_verify(&w, 1, 600);
+    worker_close(&w);
+}
+
+// F31: kernels that were compiled for an older GPU do not wait for the launch in front of them, and
+// so do not begin before it has ended, whatever GPU they run on.
+static void kernels_that_do_not_wait(void)
+{
+    struct scene_daemon d;
+
+    switch_check();
+    setenv("KVC_FAKE_CUDA_KERNELS", "80", 1);
+    scene_daemon_start(&d, (const char *[]){"--gpu-bytes", "256M", "--host-bytes", "0", NULL});
+    scene_run(play_several_launches, &d, NULL);
+    scene_settled(&d);
+    scene_daemon_stop(&d);
+}
+
 static void check_that_it_is_divided(void)
 {
     struct scene_daemon d;
@@ -247,6 +272,7 @@ static const struct scene_test tests[] = {
     {"F23 registering fails", registering_fails, 0},
     {"F31 other versions of the driver", other_versions, 0},
     {"F31 kernels of a newer nvcc", kernels_of_a_newer_nvcc, 0},
+    {"F31 kernels that do not wait", kernels_that_do_not_wait, 0},
     {"F37 a GPU that is divided", a_gpu_that_is_divided, 0},
     {"F32 only streams of its own", only_streams_of_its_own, 0},
     {"F34 registered in pieces", registered_in_pieces, 0},

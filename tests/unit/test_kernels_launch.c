@@ -1,6 +1,6 @@
 /*
  * Launches of packing, on a driver that only notes what it is given: where pieces lie, how blocks
- * are cut into spans, and how many thread blocks are asked for.
+ * are cut into spans, how many thread blocks are asked for, and which launches may begin early.
  */
 #include <string.h>
 
@@ -16,6 +16,7 @@ static struct {
     struct pack_cuda_args args;
     void *function, *stream;
     uint32_t launches, grid;
+    bool early; /* with the attribute that lets it begin before the one in front has ended */
     int fails;
 } seen;
 
@@ -30,11 +31,28 @@ static int note_launch(void *function, unsigned grid_x, unsigned grid_y, unsigne
     seen.function = function;
     seen.stream = stream;
     seen.grid = grid_x;
+    seen.early = false;
     seen.launches++;
     return seen.fails;
 }
 
-static const struct pack_cuda_driver driver = {.launch = note_launch};
+static int note_launch_with(const struct pack_cuda_config *config, void *function,
+                            void **parameters, void **extra)
+{
+    const int error = note_launch(function, config->grid_x, config->grid_y, config->grid_z,
+                                  config->block_x, config->block_y, config->block_z,
+                                  config->shared_bytes, config->stream, parameters, extra);
+
+    ck_assert_uint_eq(config->n_attributes, 1);
+    ck_assert(config->attributes->id == 6 && config->attributes->flag == 1);
+    seen.early = true;
+    return error;
+}
+
+static const struct pack_cuda_driver driver = {
+    .launch = note_launch,
+    .launch_with = note_launch_with,
+};
 
 #define KERNEL(n)                                                                                  \
     {                                                                                              \
@@ -257,7 +275,40 @@ START_TEST(small_slices_have_no_more_thread_blocks_than_run)
 }
 END_TEST
 
-CHECK_MAIN("kernels/launch", CHECK_UNIT_S, slices_that_are_alike_are_found_by_a_multiplication,
+/* What of job.more and job.follows the kernel is told, and the driver. */
+static void check_chained(const struct pack_cuda *kernels, struct setup *s, void *stream,
+                          bool chained)
+{
+    int error = 0;
+
+    for (int i = 0; i < 4; i++) {
+        s->job.more = i % 2 == 1;
+        s->job.follows = i / 2 == 1;
+        ck_assert_int_eq(pack_cuda_launch(kernels, &s->job, stream, &error), KVC_OK);
+        ck_assert_int_eq(seen.args.more != 0, s->job.more && chained);
+        ck_assert_int_eq(seen.args.follows != 0, s->job.follows && chained);
+        ck_assert_int_eq(seen.early, s->job.follows && chained);
+    }
+}
+
+START_TEST(only_what_follows_its_own_copy_begins_early)
+{
+    struct pack_cuda waiting = cuda;
+    struct setup s;
+
+    waiting.chains = true;
+    set_up(&s, 4, 8192, 8);
+    check_chained(&waiting, &s, STREAM, true);
+    for (uintptr_t legacy = 0; legacy <= 2; legacy++)
+        check_chained(&waiting, &s, (void *)legacy, false);
+    check_chained(&cuda, &s, STREAM, false); /* kernels that do not wait */
+    s.job.max_thread_blocks = 8;             /* of all that run at a time */
+    check_chained(&waiting, &s, STREAM, false);
+}
+END_TEST
+
+CHECK_MAIN("kernels/launch", CHECK_UNIT_S, only_what_follows_its_own_copy_begins_early,
+           slices_that_are_alike_are_found_by_a_multiplication,
            only_small_slices_that_are_alike_share_pieces, spans_are_the_blocks_in_order,
            what_is_not_launched, thread_blocks_have_so_much_to_do_and_are_no_more_than_may,
            small_slices_have_no_more_thread_blocks_than_run)

@@ -16,7 +16,8 @@
 // not said that it knows (fake_capture_mode); with 2 that does not help.
 // $KVC_FAKE_CUDA_DRIVER is the driver's version (12080), $KVC_FAKE_CUDA_REGISTER_MAX the most bytes
 // of host memory that are registered at once, $KVC_FAKE_CUDA_SHIFTED makes registered host memory
-// have another address on the device.
+// have another address on the device, $KVC_FAKE_CUDA_KERNELS is the architecture that kernels were
+// compiled for (90), and less does not wait for the launch before.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -152,7 +153,7 @@ int fake_device_attribute(int *value, int attribute, int device)
 {
     (void)device;
     MAY_FAIL;
-    *value = attribute == 16 ? 4 : attribute == 75 ? 9 : 1;
+    *value = attribute == 16 ? 4 : 1;
     if (attribute == CUDA_HAS_HOST_POINTERS && getenv("KVC_FAKE_CUDA_SHIFTED") != NULL)
         *value = 0;
     if (attribute == CUDA_HAS_FD_EXPORT && getenv("KVC_FAKE_CUDA_LEGACY") != NULL)
@@ -246,6 +247,8 @@ int fake_peer_enable(void *context, unsigned flags)
     return flags == 0 ? 0 : INVALID;
 }
 
+static __thread bool launched; // the last thing that this thread has enqueued is a launch
+
 // One at a time: another, or anything else on a stream, makes it first.
 static __thread struct {
     uint64_t to;
@@ -255,6 +258,7 @@ static __thread struct {
 
 void fake_catch_up(void)
 {
+    launched = false;
     if (late.bytes > 0)
         memcpy((void *)(uintptr_t)late.to, late.from, late.bytes);
     late.bytes = 0;
@@ -328,6 +332,21 @@ int fake_module_function(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
+static int architecture_of_kernels(void)
+{
+    const char *architecture = getenv("KVC_FAKE_CUDA_KERNELS");
+
+    return architecture != NULL ? atoi(architecture) : 90;
+}
+
+int fake_function_attribute(int *value, int attribute, void *function)
+{
+    (void)function;
+    NEED_CONTEXT;
+    *value = architecture_of_kernels();
+    return attribute == 5 ? 0 : INVALID;
+}
+
 int fake_occupancy(int *thread_blocks, void *function, int threads, size_t shared_bytes)
 {
     (void)function;
@@ -362,7 +381,7 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
     const struct pack_cuda_row *rows = (const void *)(uintptr_t)args->rows;
     const bool gather = (uintptr_t)function % 2 == 1;
     const bool summed = ((uintptr_t)function - 1) / 2 % 2 == 1;
-    const bool owed = fake_more;
+    const bool behind = launched;
     uint64_t sums[PACK_CUDA_BLOCKS];
 
     (void)grid_y;
@@ -376,8 +395,9 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
     NEED_CONTEXT;
     OWN_STREAM(stream);
     fake_catch_up();
-    if (grid_x == 0 || owed != (args->follows != 0))
+    if (grid_x == 0 || (args->follows != 0 && !behind))
         return INVALID;
+    launched = true;
     fake_more = args->more != 0;
     if (kvc_fake_hold)
         return 0;
@@ -412,8 +432,11 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
 int fake_launch_with(const struct pack_cuda_config *config, void *function, void **parameters,
                      void **extra)
 {
+    const struct pack_cuda_args *args = parameters[0];
+
     if (config->n_attributes != 1 || config->attributes->id != 6 ||
-        config->block_x != PACK_CUDA_THREADS)
+        config->block_x != PACK_CUDA_THREADS || args->follows == 0 ||
+        architecture_of_kernels() < 90)
         return INVALID;
     return fake_launch(function, config->grid_x, config->grid_y, config->grid_z, config->block_x,
                        config->block_y, config->block_z, config->shared_bytes, config->stream,

@@ -59,6 +59,7 @@ int fake_stream_wait(void *stream, void *event, unsigned flags)
     (void)event;
     (void)flags;
     NEED_CONTEXT;
+    fake_catch_up();
     return 0;
 }
 
