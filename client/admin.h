@@ -16,7 +16,7 @@
 
 struct admin_tier {
     uint64_t bytes, used_bytes, slots, used_slots;
-    uint64_t hits, evictions, bytes_saved, bytes_loaded;
+    uint64_t hits, evictions, bytes_saved, bytes_loaded, populated_bytes;
 };
 
 struct admin_window {

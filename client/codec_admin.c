@@ -20,6 +20,7 @@ static void get_tier(const Kvcache__TierStats *message, struct admin_stats *stat
         .evictions = message->evictions,
         .bytes_saved = message->bytes_saved,
         .bytes_loaded = message->bytes_loaded,
+        .populated_bytes = message->populated_bytes,
     };
 }
 

@@ -18,7 +18,7 @@
 #define TIER_FIGURES(name, at)                                                                     \
     TIER(name, at, bytes), TIER(name, at, used_bytes), TIER(name, at, slots),                      \
         TIER(name, at, used_slots), TIER(name, at, evictions), TIER(name, at, bytes_saved),        \
-        TIER(name, at, bytes_loaded)
+        TIER(name, at, bytes_loaded), TIER(name, at, populated_bytes)
 #define HITS(name, at)                                                                             \
     {                                                                                              \
         "hits." name, offsetof(struct admin_stats, tiers) + (at) * sizeof(struct admin_tier) +     \

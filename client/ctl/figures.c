@@ -16,7 +16,9 @@
         FIELD("tiers." name ".bytes_saved", FIELD_UINT64, tiers[i].bytes_saved,                    \
               "by saves into it"),                                                                 \
         FIELD("tiers." name ".bytes_loaded", FIELD_UINT64, tiers[i].bytes_loaded,                  \
-              "by loads from it")
+              "by loads from it"),                                                                 \
+        FIELD("tiers." name ".populated_bytes", FIELD_UINT64, tiers[i].populated_bytes,            \
+              "whose memory has been found")
 
 static const struct field fields[] = {
     FIELD("version", FIELD_TEXT, version, "of the daemon"),

@@ -54,11 +54,14 @@ static void print_tier(const char *name, const struct admin_tier *tier)
 {
     char bar[HUMAN_MAX], share[HUMAN_MAX], used[HUMAN_MAX], bytes[HUMAN_MAX];
 
-    printf("  %-5s [%s%s%s] %7s  %10s of %10s, %llu slots\n", name, terminal_paint(PAINT_GOOD),
+    printf("  %-5s [%s%s%s] %7s  %10s of %10s, %llu slots", name, terminal_paint(PAINT_GOOD),
            human_bar(tier->used_bytes, tier->bytes, BAR_CELLS, bar), terminal_paint(PAINT_NONE),
            human_share(tier->used_bytes, tier->bytes, share),
            human_bytes((double)tier->used_bytes, used), human_bytes((double)tier->bytes, bytes),
            (unsigned long long)tier->used_slots);
+    if (tier->populated_bytes < tier->bytes)
+        printf(", memory found for %s", human_share(tier->populated_bytes, tier->bytes, share));
+    putchar('\n');
 }
 
 /* A line of shares of what was asked for: in each window, and since the start. */

@@ -48,7 +48,8 @@ static uint64_t count_sessions(const struct api *api)
     return n;
 }
 
-static struct msg_stats_tier tier_figures(const struct store_stats *stats, enum tier_kind tier)
+static struct msg_stats_tier tier_figures(const struct api *api, const struct store_stats *stats,
+                                          enum tier_kind tier)
 {
     return (struct msg_stats_tier){
         .bytes = stats->tier[tier].bytes,
@@ -59,6 +60,7 @@ static struct msg_stats_tier tier_figures(const struct store_stats *stats, enum 
         .evictions = stats->tier_evictions[tier],
         .bytes_saved = stats->bytes_saved[tier],
         .bytes_loaded = stats->bytes_loaded[tier],
+        .populated_bytes = api->tiers[tier] != NULL ? tier_populated(api->tiers[tier]) : 0,
     };
 }
 
@@ -132,7 +134,7 @@ void api_figures(const struct api *api, struct msg_stats_reply *ret)
         .device = api->config.device->name,
         .boot_epoch = api->config.boot_epoch,
         .uptime_us = clock_now_us() - api->started_us,
-        .tiers = {tier_figures(&stats, TIER_GPU), tier_figures(&stats, TIER_HOST)},
+        .tiers = {tier_figures(api, &stats, TIER_GPU), tier_figures(api, &stats, TIER_HOST)},
         .blocks = stats.blocks,
         .sessions = count_sessions(api),
         .leases = stats.leases,

@@ -236,6 +236,7 @@ static void pack_stats_tier(const struct msg_stats_tier *tier, uint32_t kind, Kv
     m->evictions = tier->evictions;
     m->bytes_saved = tier->bytes_saved;
     m->bytes_loaded = tier->bytes_loaded;
+    m->populated_bytes = tier->populated_bytes;
 }
 
 static void pack_window(const struct msg_hit_window *window, Kvcache__HitWindow *m)

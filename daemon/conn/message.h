@@ -385,7 +385,7 @@ struct msg_adopt_reply {
 
 struct msg_stats_tier {
     uint64_t bytes, used_bytes, slots, used_slots;
-    uint64_t hits, evictions, bytes_saved, bytes_loaded;
+    uint64_t hits, evictions, bytes_saved, bytes_loaded, populated_bytes;
 };
 
 #define MSG_WINDOWS 2u

@@ -23,6 +23,8 @@ static void write_tiers(const struct msg_stats_reply *stats, struct text *t)
 
     write_tier(t, "kvcached_tier_bytes", "gauge", "Memory of a tier.",
                (uint64_t[]){gpu->bytes, host->bytes});
+    write_tier(t, "kvcached_tier_populated_bytes", "gauge", "Of it, whose pages have been found.",
+               (uint64_t[]){gpu->populated_bytes, host->populated_bytes});
     write_tier(t, "kvcached_tier_used_bytes", "gauge", "Of it, in slots that are in use.",
                (uint64_t[]){gpu->used_bytes, host->used_bytes});
     write_tier(t, "kvcached_tier_slots", "gauge", "Slots of a tier.",

@@ -119,6 +119,30 @@ START_TEST(the_text_keeps_the_rules_and_agrees_with_status)
 END_TEST
 
 // What tools know of any process by these names.
+static bool has_found_its_memory(kvc_client *client)
+{
+    const struct admin_stats stats = engine_stats(client);
+
+    return stats.tiers[0].populated_bytes == stats.tiers[0].bytes &&
+           stats.tiers[1].populated_bytes == stats.tiers[1].bytes;
+}
+
+START_TEST(the_memory_of_the_tiers_is_found_soon_after_the_start)
+{
+    struct engine e;
+    in_port_t port;
+    struct daemon *d = http_daemon(NULL, &port);
+
+    engine_connect(&e, daemon_socket(d), KVC_ROLE_SCHEDULER);
+    wait_for(has_found_its_memory(e.client), ENGINE_MS);
+    get(port, "/metrics");
+    expect("kvcached_tier_populated_bytes{tier=\"gpu\"}", engine_stats(e.client).tiers[0].bytes);
+    expect("kvcached_tier_populated_bytes{tier=\"host\"}", engine_stats(e.client).tiers[1].bytes);
+    engine_close(&e);
+    daemon_stop(d);
+}
+END_TEST
+
 START_TEST(the_process_is_described_as_by_any_client_of_prometheus)
 {
     struct engine e[20];
@@ -380,6 +404,7 @@ START_TEST(what_is_no_address_is_refused)
 END_TEST
 
 CHECK_MAIN("life/metrics", CHECK_LIFE_S, the_text_keeps_the_rules_and_agrees_with_status,
+           the_memory_of_the_tiers_is_found_soon_after_the_start,
            the_process_is_described_as_by_any_client_of_prometheus,
            evictions_have_reasons_that_sum_up, F26_no_metric_of_what_happened_stays_0,
            namespaces_have_a_bounded_number_of_samples, other_paths_and_methods_are_refused,
