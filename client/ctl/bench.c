@@ -251,6 +251,9 @@ static int run_beside(struct bench *bench, uint64_t gpu_slots, uint64_t host_slo
         fprintf(stderr, "%s: %s\n", bench->ctl->program, error);
         return CTL_FAILED;
     }
+    if (!private_wait_populated(&bench->daemon))
+        fprintf(stderr, "%s: the daemon has not found all of its memory yet\n",
+                bench->ctl->program);
     echo_pin(bench->daemon.pid, 1);
     result = run(bench, figures, n);
     return private_stop(&bench->daemon) ? result : CTL_FAILED;

@@ -299,24 +299,49 @@ static bool has_open_link(kvc_client *client)
     return false;
 }
 
-bool private_wait_linked(const struct private_daemon *daemon)
+static bool is_populated(kvc_client *client)
+{
+    struct admin_stats stats;
+
+    if (admin_stats(client, &stats) != KVC_OK)
+        return false;
+    if (stats.lost_extents > 0) /* there is no more of it */
+        return true;
+    for (uint32_t i = 0; i < ADMIN_TIERS; i++)
+        if (stats.tiers[i].populated_bytes < stats.tiers[i].bytes)
+            return false;
+    return true;
+}
+
+/* false: it has not come in the time that a start may take. */
+static bool wait_for(const struct private_daemon *daemon, bool (*has_come)(kvc_client *client))
 {
     kvc_client *client;
     kvc_options options = {.socket = daemon->socket,
                            .name = "start",
                            .role = KVC_ROLE_OPERATOR,
                            .connect_ms = START_MS};
-    bool linked = false;
+    bool came = false;
 
     if (kvc_connect(&options, &client) != KVC_OK)
         return false;
-    for (int waited = 0; waited < START_MS && !linked && !interrupt_came(); waited += 5) {
-        linked = has_open_link(client);
-        if (!linked)
+    for (int waited = 0; waited < START_MS && !came && !interrupt_came(); waited += 5) {
+        came = has_come(client);
+        if (!came)
             pause_ms(5);
     }
     kvc_close(client);
-    return linked;
+    return came;
+}
+
+bool private_wait_linked(const struct private_daemon *daemon)
+{
+    return wait_for(daemon, has_open_link);
+}
+
+bool private_wait_populated(const struct private_daemon *daemon)
+{
+    return wait_for(daemon, is_populated);
 }
 
 bool private_stop(struct private_daemon *daemon)

@@ -40,6 +40,9 @@ bool private_start(const char *device, const char *gpu_bytes, const char *host_b
  */
 bool private_wait_linked(const struct private_daemon *daemon);
 
+/* Waits until its tiers have all of their memory, so that finding it is no part of what follows. */
+bool private_wait_populated(const struct private_daemon *daemon);
+
 /* Two addresses of this host that nobody listens on now, each the other's peer. */
 bool private_peers_choose(const char *directory, struct private_peers peers[2]);
 

@@ -326,6 +326,10 @@ static int run_and_stop(struct replay *replay)
             return CTL_FAILED;
         }
         replay->ctl->socket = replay->daemon.socket;
+        if (!private_wait_populated(&replay->daemon) ||
+            (two && !private_wait_populated(&replay->other)))
+            fprintf(stderr, "%s: the daemon has not found all of its memory yet\n",
+                    replay->ctl->program);
         if (two && !(private_wait_linked(&replay->daemon) && private_wait_linked(&replay->other)))
             fprintf(stderr, "%s: the two daemons have not found each other yet\n",
                     replay->ctl->program);
