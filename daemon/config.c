@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/base/log.h"
 #include "daemon/config_shares.h"
 #include "daemon/metrics/metrics.h"
 #include "proto/limits.h"
@@ -28,7 +29,6 @@ struct option {
 static const char *const devices[] = {"auto", "host", "cuda", NULL};
 static const char *const memories[] = {"auto", "vmm", "legacy", NULL};
 static const char *const transfers[] = {"auto", "exact", "views", NULL};
-static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const origins[] = {"default", "file", "environment", "argument", "runtime"};
 
 #define FIELD(name) offsetof(struct config, name)
@@ -100,8 +100,8 @@ static const struct option options[] = {
      "SIZE", "... from all of them"},
     {"metrics", VALUE_TEXT, START, FIELD(metrics), "127.0.0.1:20747", 0, 0, NULL, "ADDRESS:PORT",
      "where /metrics and /healthz are served over HTTP, to whoever can connect; off: nowhere"},
-    {"log-level", VALUE_CHOICE, RUNTIME, FIELD(log_level), "info", 0, UINT64_MAX, levels, "LEVEL",
-     "error, warning, info, or debug in debug builds"},
+    {"log-level", VALUE_CHOICE, RUNTIME, FIELD(log_level), "info", 0, UINT64_MAX, log_level_names,
+     "LEVEL", "error, warning, info, or debug in debug builds"},
 };
 
 #define OPTIONS (sizeof(options) / sizeof(options[0]))

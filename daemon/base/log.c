@@ -39,14 +39,10 @@ static struct {
     uint64_t lost; // lines that could not be written, since the last that could
 } logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .max = LOG_LEVEL_INFO};
 
-static const char *const level_names[] = {
-    [LOG_LEVEL_ERROR] = "error",
-    [LOG_LEVEL_WARNING] = "warning",
-    [LOG_LEVEL_INFO] = "info",
-    [LOG_LEVEL_DEBUG] = "debug",
+const char *const log_level_names[] = {
+    [LOG_LEVEL_ERROR] = "error", [LOG_LEVEL_WARNING] = "warning", [LOG_LEVEL_INFO] = "info",
+    [LOG_LEVEL_DEBUG] = "debug", [LOG_LEVEL_DEBUG + 1] = NULL,
 };
-
-#define LEVELS (sizeof(level_names) / sizeof(level_names[0]))
 
 // syslog's priorities, which the journal reads from a line's start.
 static const char *const journal_prefixes[] = {
@@ -69,21 +65,6 @@ void log_set_sink(log_sink *sink, void *arg)
     logger.sink = sink;
     logger.sink_arg = arg;
     pthread_mutex_unlock(&logger.lock);
-}
-
-const char *log_level_name(enum log_level level)
-{
-    return level_names[level];
-}
-
-int log_level_parse(const char *name, enum log_level *ret)
-{
-    for (size_t i = 0; i < LEVELS; i++)
-        if (strcmp(name, level_names[i]) == 0) {
-            *ret = (enum log_level)i;
-            return 0;
-        }
-    return -1;
 }
 
 // An event is one line, whatever the strings in it came from.
@@ -191,7 +172,7 @@ static void tell_muted(struct log_place *p)
     if (p->muted == 0)
         return;
     n = clip(snprintf(line, sizeof(line), "%s %s: lines like these suppressed=%u event=\"%.*s\"",
-                      level_names[p->level], p->room, p->muted, (int)name_length(p->format),
+                      log_level_names[p->level], p->room, p->muted, (int)name_length(p->format),
                       p->format),
              sizeof(line));
     p->muted = 0;
@@ -263,7 +244,7 @@ void log_line(enum log_level level, const char *room, const char *format, ...)
     tell_all_muted(now, false);
     if (!admit(place_of(level, room, format), now))
         goto unlock;
-    n = clip(snprintf(line, sizeof(line), "%s %s: ", level_names[level], room), sizeof(line));
+    n = clip(snprintf(line, sizeof(line), "%s %s: ", log_level_names[level], room), sizeof(line));
     errno = saved; // for %m
     va_start(args, format);
     n += clip(vsnprintf(line + n, sizeof(line) - n, format, args), sizeof(line) - n);

@@ -9,8 +9,8 @@
 // The first function that knows a cause logs it; callers pass the status on and say nothing.
 // A place that logs more than LOG_BURST lines within LOG_WINDOW_US is muted for the rest of the
 // window; how many lines that cost is said in a line of its own when the window is over, by
-// whoever logs next or by log_settle(). Nobody waits for who reads stderr: a line that cannot be written at once is lost, and the next that can says how many
-// there were.
+// whoever logs next or by log_settle(). Nobody waits for who reads stderr: a line that cannot be
+// written at once is lost, and the next that can says how many there were.
 //
 // What is configured here is the one global state of the daemon outside main; any thread may log.
 #ifndef KVC_DAEMON_BASE_LOG_H
@@ -40,12 +40,11 @@ void log_set_level(enum log_level max);
 // NULL: stderr, which is the default.
 void log_set_sink(log_sink *sink, void *arg);
 
-const char *log_level_name(enum log_level level);
+// By level, and NULL behind the last.
+extern const char *const log_level_names[];
 
-// 0, or -1 for a name that is no level.
-int log_level_parse(const char *name, enum log_level *ret);
-
-// Says what was muted in windows that are over, or in all. To be called now and then, and at the end.
+// Says what was muted in windows that are over, or in all. To be called now and then, and at the
+// end.
 void log_settle(bool all);
 
 // Keeps errno, so that it can stand between a failed call and the return of its errno.
