@@ -21,7 +21,8 @@ static void succeed(int error, const char *what)
     ck_assert_msg(error == 0, "%s: %s", what, cuda_error_name(&driver, error));
 }
 
-void gpu_enter(void)
+// Starts the driver; its first GPU's context is the calling thread's.
+static void gpu_enter(void)
 {
     char why[CUDA_WHY_MAX] = "";
     void *context = NULL;

@@ -14,9 +14,6 @@
 // Whether workers' memory lies on a GPU.
 bool gpu_is_used(void);
 
-// Starts the driver; its first GPU's context is the calling thread's.
-void gpu_enter(void);
-
 uint8_t *gpu_alloc(size_t bytes);
 void gpu_free(uint8_t *memory);
 void gpu_write(uint8_t *to, const void *from, size_t bytes);

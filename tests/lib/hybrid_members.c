@@ -130,9 +130,8 @@ void hybrid_in_pin(void *arg)
 
 // ------------------------------------------------------------ in a worker
 
-void hybrid_in_register_parts(void *arg)
+static void register_parts(void)
 {
-    (void)arg;
     for (uint32_t g = 0; g < GROUPS; g++)
         ck_assert_int_eq(kvc_register(me.client, &me.kv[g].desc, &me.parts[g]), KVC_OK);
 }
@@ -169,7 +168,7 @@ void hybrid_in_open_worker(void *arg)
         own->rule = desc.rule;
         own->window = desc.window;
     }
-    hybrid_in_register_parts(NULL);
+    register_parts();
 }
 
 static uint64_t seed_of(uint32_t group, uint32_t block)

@@ -49,7 +49,6 @@ crew_fn hybrid_in_load;
 crew_fn hybrid_in_reset;
 crew_fn hybrid_in_pin, hybrid_in_lose;
 // none
-crew_fn hybrid_in_close_up, hybrid_in_register_parts, hybrid_in_register_again, hybrid_in_let_go,
-    hybrid_in_overwrite;
+crew_fn hybrid_in_close_up, hybrid_in_register_again, hybrid_in_let_go, hybrid_in_overwrite;
 
 #endif

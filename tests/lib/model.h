@@ -345,7 +345,6 @@ uint32_t model_owner_index(const struct model *m, const struct model_owner *o);
 void model_owner_steps(struct model *m); /* one random thing of this file */
 
 /* model_worker.c: the processes. */
-void model_write_word(struct model *m, struct model_owner *o, uint32_t word, uint64_t number);
 void model_chunk_finish(struct model *m, struct model_save *s, struct model_chunk *c, bool exact);
 void model_load_finish(struct model *m, struct model_load *l);
 void model_worker_step(struct model *m);
@@ -375,8 +374,6 @@ void model_save_take_chunks(struct model *m, struct model_save *s,
 void model_expect_admission(struct model *m, const struct model_save *s); /* model_admission.c */
 void model_save_steps(struct model *m);
 void model_save_abort(struct model *m, struct model_save *s);
-void model_save_answered(struct model *m, struct model_save *s, kvc_status status, bool pending,
-                         const struct save_outcome *outcome);
 void model_save_done(struct model *m, const struct model_event *event);
 void model_save_deadlines(struct model *m);
 void model_save_flushed(struct model *m);
@@ -417,6 +414,5 @@ void model_pin_sweep(struct model *m);
 /* model_load.c */
 bool model_is_flushed(const struct model *m, uint32_t part); /* by the flush of this step */
 bool model_is_flushed_key(const struct model *m, uint32_t part, uint32_t key); /* likewise */
-void model_break_leases(struct model *m, uint32_t part, uint32_t key); /* the block is gone */
 
 #endif

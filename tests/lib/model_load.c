@@ -143,6 +143,20 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
 
 /* ------------------------------------------------------------ reports and flushes */
 
+static void break_leases(struct model *m, uint32_t part, uint32_t key)
+{
+    for (uint32_t i = 0; i < MODEL_LEASES; i++) {
+        struct model_lease *l = &m->leases[i];
+
+        for (uint32_t p = 0; l->used && p < l->n_parts; p++)
+            for (uint32_t k = 0; k < l->n_keys && l->parts[p] == part; k++)
+                l->gone[p][k] |= l->keys[k] == key;
+    }
+    for (uint32_t i = 0; i < MODEL_SAVES; i++)
+        for (uint32_t k = 0; m->saves[i].used && k < m->saves[i].n_keys; k++)
+            m->saves[i].lost_hits |= m->saves[i].part[k] == part && m->saves[i].key[k] == key;
+}
+
 void model_report(struct model *m, struct model_owner *o)
 {
     uint32_t tier = model_below(m, TIER_COUNT), slot = model_below(m, m->n_slots[tier]);
@@ -161,27 +175,13 @@ void model_report(struct model *m, struct model_owner *o)
         m->reported_part = seen->part;
         m->reported_key = seen->key;
         m->pinned[seen->part][seen->key] = 0;
-        model_break_leases(m, seen->part, seen->key);
+        break_leases(m, seen->part, seen->key);
     }
     model_key(seen->key, key);
     store_report(m->store, o->owner, m->parts[seen->part].id, key, tier,
                  seen->generation - (stale ? 1 : 0));
     model_expect(m, stale == model_is_ready_now(m, seen->part, seen->key),
                  "key %u was reported: stale %d, still ready %d", seen->key, stale, !stale);
-}
-
-void model_break_leases(struct model *m, uint32_t part, uint32_t key)
-{
-    for (uint32_t i = 0; i < MODEL_LEASES; i++) {
-        struct model_lease *l = &m->leases[i];
-
-        for (uint32_t p = 0; l->used && p < l->n_parts; p++)
-            for (uint32_t k = 0; k < l->n_keys && l->parts[p] == part; k++)
-                l->gone[p][k] |= l->keys[k] == key;
-    }
-    for (uint32_t i = 0; i < MODEL_SAVES; i++)
-        for (uint32_t k = 0; m->saves[i].used && k < m->saves[i].n_keys; k++)
-            m->saves[i].lost_hits |= m->saves[i].part[k] == part && m->saves[i].key[k] == key;
 }
 
 bool model_is_flushed(const struct model *m, uint32_t part)

@@ -252,6 +252,32 @@ void model_save_seal(struct model *m, struct model_save *s)
         s->used = false;
 }
 
+static void take_answer(struct model *m, struct model_save *s, kvc_status status, bool pending,
+                        const struct save_outcome *outcome)
+{
+    if (!s->sealed) {
+        model_expect(m, status == KVC_OK && !pending, "an abort before the end of admission: %s",
+                     kvc_status_text(status));
+        s->aborted = true;
+        return;
+    }
+    if (status == KVC_E_UNKNOWN) { /* it had ended */
+        m->nudged = NULL;
+        for (uint32_t i = 0; i < s->n_assigned && !s->aborted; i++)
+            model_expect(m, model_is_ready_or_gone(m, &s->assigned[i]),
+                         "an abort of a save that has not ended is refused");
+        return;
+    }
+    model_expect(m, status == KVC_OK, "an abort is refused: %s", kvc_status_text(status));
+    if (pending) {
+        s->announced = true;
+        return;
+    }
+    s->announced = false;
+    s->answer = *outcome;
+    s->answered = true;
+}
+
 void model_save_abort(struct model *m, struct model_save *s)
 {
     uint32_t never[MODEL_SAVE_KEYS], n_never = 0;
@@ -279,33 +305,7 @@ void model_save_abort(struct model *m, struct model_save *s)
     }
     status = store_abort(m->store, o->owner, by_request || !s->sealed ? 0 : s->id, s->request,
                          never, all ? 0 : n_never, all, &pending, &outcome, &why);
-    model_save_answered(m, s, status, pending, &outcome);
-}
-
-void model_save_answered(struct model *m, struct model_save *s, kvc_status status, bool pending,
-                         const struct save_outcome *outcome)
-{
-    if (!s->sealed) {
-        model_expect(m, status == KVC_OK && !pending, "an abort before the end of admission: %s",
-                     kvc_status_text(status));
-        s->aborted = true;
-        return;
-    }
-    if (status == KVC_E_UNKNOWN) { /* it had ended */
-        m->nudged = NULL;
-        for (uint32_t i = 0; i < s->n_assigned && !s->aborted; i++)
-            model_expect(m, model_is_ready_or_gone(m, &s->assigned[i]),
-                         "an abort of a save that has not ended is refused");
-        return;
-    }
-    model_expect(m, status == KVC_OK, "an abort is refused: %s", kvc_status_text(status));
-    if (pending) {
-        s->announced = true;
-        return;
-    }
-    s->announced = false;
-    s->answer = *outcome;
-    s->answered = true;
+    take_answer(m, s, status, pending, &outcome);
 }
 
 static void pick_runs(struct model *m, const struct model_owner *o, struct model_run *runs,

@@ -12,7 +12,7 @@ static uint64_t *entry_of(const struct model_owner *o, uint32_t word)
     return (uint64_t *)(o->page + (size_t)word * KVC_PAGE_STRIDE);
 }
 
-void model_write_word(struct model *m, struct model_owner *o, uint32_t word, uint64_t number)
+static void write_word(struct model *m, struct model_owner *o, uint32_t word, uint64_t number)
 {
     (void)m;
     __atomic_store_n(entry_of(o, word) + KVC_PAGE_WORD_OFFSET / 8, number, __ATOMIC_RELEASE);
@@ -63,7 +63,7 @@ void model_chunk_finish(struct model *m, struct model_save *s, struct model_chun
         entry_of(o, c->word)[i] =
             exact && s->checksums ? model_sum_slices(m, place, c->first_slice, c->n_slices) : 0xbad;
     }
-    model_write_word(m, o, c->word, c->number);
+    write_word(m, o, c->word, c->number);
     c->live = false;
     c->written = true;
 }
@@ -83,7 +83,7 @@ void model_load_finish(struct model *m, struct model_load *l)
         store_load_copied(m->store, l->by_daemon, copied);
         return;
     }
-    model_write_word(m, &m->owners[l->owner], l->word, l->number);
+    write_word(m, &m->owners[l->owner], l->word, l->number);
     l->live = false;
 }
 
@@ -144,8 +144,8 @@ static void write_step(struct model *m)
     } else if (what < 38 && !s->by_daemon) {
         model_begin(m, "owner %u writes a wrong number for chunk %u of save %llu", s->owner, number,
                     (unsigned long long)s->id);
-        model_write_word(m, &m->owners[s->owner], c->word,
-                         what & 1 ? c->number - 1 - model_below(m, 3) : UINT64_MAX);
+        write_word(m, &m->owners[s->owner], c->word,
+                   what & 1 ? c->number - 1 - model_below(m, 3) : UINT64_MAX);
     } else if (!dead || what < 60) {
         model_begin(m, "owner %u ends chunk %u of save %llu", s->owner, number,
                     (unsigned long long)s->id);
