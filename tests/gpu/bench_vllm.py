@@ -11,16 +11,16 @@ host tier.
 Arrivals: eight streams decode while 32 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each. Warm: requests behind eight shared prefixes of 2048 tokens,
 16 and 32 at once, with 16 to 48 tokens of output. Overflow: the same, 16 at once, with a GPU tier of
-8 MiB. All in turns of A B C C B A: "off" is the engine with the connector while that does nothing, so
+8 MiB. Arrivals-gpu: arrivals, with no host tier, so that the daemon moves nothing. All in turns of A B C C B A: "off" is the engine with the connector while that does nothing, so
 that what saving costs is seen within one process. vLLM's offloading has turns of its own with "none",
-half as many. Changes are between the two ways of one turn, with a 95 % interval of their mean over the
+half as many. What the calls of the connector take on the host is told for each run. Changes are between the two ways of one turn, with a 95 % interval of their mean over the
 turns (bootstrap).
 
 Engines start side by side, each in a process of its own; one at a time is measured, the others are
 idle.
 
-    bench_vllm.py [--eager] [--hits] [--arrivals] [--warm] [--overflow] [--turns N] [--seconds N]
-                  [--wait FILE] [--ways A,B] [0.5B] [8B]
+    bench_vllm.py [--eager] [--hits] [--arrivals] [--arrivals-gpu] [--warm] [--overflow] [--turns N]
+                  [--seconds N] [--lengths N,N] [--wait FILE] [--ways A,B] [0.5B] [8B]
 
 No turn begins later than --seconds after the start. --wait: nothing is measured before that file is
 there. WAIVED without vLLM (0.20 to 0.33) or a GPU. $OUT: a folder for the figures as JSON.
@@ -60,9 +60,9 @@ class Way:
         self.way, self.remote, self.why, self.daemon = way, None, None, None
         pool, slab = POOL[name], SLAB[name]
         self.pool, self.usual = pool, int(slab * 2**30)
-        self.bytes = self.usual
+        self.tiers = self.usual, f"{pool}G"
         if way == "kvcached":
-            self.daemon = Daemon("--gpu-bytes", str(self.bytes), "--host-bytes", f"{pool}G")
+            self.daemon = Daemon("--gpu-bytes", str(self.usual), "--host-bytes", f"{pool}G")
             pool -= 0 if kit.REHEARSE else slab
         setting = Setting(
             name, None if way == "none" else way, self.daemon and self.daemon.socket, pool, eager)
@@ -92,13 +92,15 @@ class Way:
             print(f"  {self.way}: {what[0]} failed\n{str(why)[-3000:]}", flush=True)
             return None
 
-    def tier(self, bytes_):
-        """The daemon with so much of a GPU tier; None: as it was. Nothing stays in it."""
-        if self.daemon is None or self.bytes == (bytes_ or self.usual):
+    def tier(self, what):
+        """The daemon with the tiers of that workload. Nothing stays in them when they change."""
+        tiers = (OVERFLOW if what == "overflow" else self.usual,
+                 "0" if what == "arrivals-gpu" else f"{self.pool}G")
+        if self.daemon is None or self.tiers == tiers:
             return
-        self.bytes = bytes_ or self.usual
+        self.tiers = tiers
         self.daemon.kill()
-        self.daemon.again("--gpu-bytes", str(self.bytes), "--host-bytes", f"{self.pool}G")
+        self.daemon.again("--gpu-bytes", str(tiers[0]), "--host-bytes", tiers[1])
         self.call("found_again")
 
     def states(self):
@@ -139,10 +141,10 @@ def hits(name, way, length):
     return found
 
 
-def hit_rows(name, ways, output):
+def hit_rows(name, ways, lengths, output):
     rows = []
     for way in ways:
-        for length in LENGTHS:
+        for length in lengths:
             found = hits(name, way, length)
             output[f"{name} {way.way} {length}"] = found
             for where, (cold, own, loaded, equal) in (found or {}).items():
@@ -186,11 +188,15 @@ def turns(what, ways, n, end, *call):
         for way, state in order + list(reversed(order)) if turn >= 0 else order:
             if way.way == "kvcached":
                 way.call("switch", state == "kvcached")
+            way.call("spent")
             one = way.call(*call)
             if one is None:
                 return {}
+            spent = way.call("spent")
             way.call("settled")
             rounds[state].append(one)
+            if spent and turn >= 0:
+                print("    " + json.dumps({"what": what, "way": state, "calls": spent}), flush=True)
         if turn < 0:
             continue
         for state, some in rounds.items():
@@ -228,12 +234,14 @@ def workloads(ways, wanted):
     ours = [way for way in ways if way.way != "offloading"]
     others = [way for way in ways if way.way != "kvcached"]
     warm = [("warm", n, SHARED, PROMPT, OWN, REQUESTS, n, WARM_OUTPUT) for n in AT_ONCE]
-    calls = [("arrivals", ("arrivals", BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT)),
-             ("overflow", warm[0]), *((f"warm {n}", call) for n, call in zip(AT_ONCE, warm))]
+    arrivals = ("arrivals", BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT)
+    calls = [("arrivals", arrivals), ("overflow", warm[0]), ("arrivals-gpu", arrivals),
+             *((f"warm {n}", call) for n, call in zip(AT_ONCE, warm))]
     found = [(what, ours, 4 if what == "arrivals" else 2, call)
              for what, call in calls if what.split()[0] in wanted]
     if len(others) > 1:
-        found += [(what, others, 1, call) for what, _, _, call in found if what != "overflow"]
+        found += [(what, others, 1, call) for what, _, _, call in found
+                  if what not in ("overflow", "arrivals-gpu")]
     return found
 
 
@@ -242,7 +250,7 @@ def measure(name, ways, said, wanted, end, output):
         output[f"{name} {way.way}"] = way.call("about")
         print(f"  {name}, {way.way}: {output[f'{name} {way.way}']}", flush=True)
     if "hits" in wanted:
-        rows = hit_rows(name, ways, output)
+        rows = hit_rows(name, ways, said.lengths, output)
         if rows:
             kit.table(
                 f"vLLM: ms to the first token; {kit.machine()}",
@@ -256,7 +264,7 @@ def measure(name, ways, said, wanted, end, output):
             print(f"  {name}, {what}: no time is left", flush=True)
             continue
         for way in some:
-            way.tier(OVERFLOW if what == "overflow" else None)
+            way.tier(what)
         n = said.turns if share > 1 else (said.turns + 1) // 2
         until = now + (end - now) * share / (share + sum(w[2] for w in left))
         found = turns(f"{name} {what}", some, n, until, *call)
@@ -272,16 +280,18 @@ def measure(name, ways, said, wanted, end, output):
 def main():
     kit.need_gpus()
     parser = argparse.ArgumentParser()
-    flags = ("hits", "arrivals", "warm", "overflow")
+    flags = ("hits", "arrivals", "arrivals-gpu", "warm", "overflow")
     for flag in ("eager", *flags):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--lengths", type=lambda text: [int(n) for n in text.split(",")],
+                        default=LENGTHS)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--wait")
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
     parser.add_argument("names", nargs="*", default=["0.5B"])
     said = parser.parse_args()
-    wanted = [w for w in flags if getattr(said, w)] or flags
+    wanted = [w for w in flags if getattr(said, w.replace("-", "_"))] or flags
     begin, output, ways = time.monotonic(), {}, {}
     try:
         for name in said.names:

@@ -14,6 +14,7 @@ import time
 
 import kit
 from kit import MS, Waived
+from vllm_clock import Clock
 
 GIB = 1 << 30
 LIMIT_S = 60  # of one call
@@ -159,6 +160,9 @@ class Engine:
         self.engine = self.llm.llm_engine
         self._sides = self._share = None
         self._watch()
+        self._clocks = {
+            side: Clock(side, self._connector(side == "worker"))
+            for side in ("scheduler", "worker") if self._connector(side == "worker")}
         self.serve([(0.0, "warm", self.tokens(64), 4)])
         self.started_s = time.perf_counter() - begin
 
@@ -374,6 +378,10 @@ class Engine:
             end = time.monotonic() + 10
             while operator.statistics()["filling_slots"] and time.monotonic() < end:
                 time.sleep(0.002)
+
+    def spent(self):
+        """What its calls took on the host since the last time."""
+        return {side: clock.told() for side, clock in self._clocks.items()}
 
     def counts(self):
         """What the connector counted."""
