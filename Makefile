@@ -411,8 +411,12 @@ $(eval $(call variant_rules,$(DEBUG),DEBUG_FLAGS))
 
 # ---------------------------------------------------------------- tests
 
-$(sort $(TESTS) $(GPU_LINES)): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS))
+# What a test program runs is built before it, so that none runs an old one.
+$(sort $(TESTS) $(GPU_LINES)): $(DEBUG)/tests/%: $(DEBUG)/obj/tests/%.o $(call rooms,$(DEBUG),$(ALL_ROOMS)) \
+                               | $(addprefix $(DEBUG)/,$(PRODUCTS))
 	$(call link,$(DEBUG_FLAGS),$(TEST_PKGS))
+
+$(addprefix $(DEBUG)/tests/unit/test_,build client_header): | $(addprefix $(RELEASE)/,$(PRODUCTS)) $(HEADERS)
 
 FUZZ_HELP := $(addprefix $(DEBUG)/obj/tests/fuzz/,rig.o play_requests.o play_replies.o play_lend.o \
              hostile.o hostile_right.o)
