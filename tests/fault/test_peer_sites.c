@@ -5,6 +5,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/engine.h"
 #include "tests/lib/pair.h"
+#include "tests/lib/port.h"
 #include "tests/lib/wait.h"
 
 #define MS 5000
@@ -55,7 +56,7 @@ START_TEST(T13_ucx_is_not_to_be_had)
     struct daemon *d;
     uint64_t fired;
 
-    snprintf(listen, sizeof(listen), "127.0.0.1:%d", pair_port());
+    snprintf(listen, sizeof(listen), "127.0.0.1:%d", port_take());
     d = daemon_start_armed(args, sites[_i], 0, 1, &fired, output, sizeof(output));
     ck_assert_uint_eq(fired, 1);
     if (d == NULL) {

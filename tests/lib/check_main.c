@@ -10,6 +10,7 @@
 #include "daemon/base/fd.h"
 #include "daemon/base/mem.h"
 #include "tests/lib/gpu.h"
+#include "tests/lib/port.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/tmpdir.h"
 
@@ -127,6 +128,7 @@ int check_main(int argc, char **argv, const char *name, double limit_s,
 #endif
     runner = getpid();
     tmpdir_open();
+    port_open();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     snprintf(other, sizeof(other), "%s, copies by the daemon", name);
     for (size_t i = 0; i < n; i++) {

@@ -1,54 +1,19 @@
 #include "tests/lib/pair.h"
 
-#include <arpa/inet.h>
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "client/admin.h"
 #include "tests/lib/engine.h"
+#include "tests/lib/port.h"
 #include "tests/lib/wait.h"
 
 #define ARGS_MAX  24
 #define LINKED_MS 5000
 #define HELD_MS   2100 // HOLD_MS of daemon/peer/fetch.h, and some more
-
-static bool is_free(int port)
-{
-    const struct sockaddr_in address = {.sin_family = AF_INET,
-                                        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                        .sin_port = htons((uint16_t)port)};
-    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, rc;
-
-    ck_assert_int_ge(sock, 0);
-    setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    rc = bind(sock, (const struct sockaddr *)&address, sizeof(address));
-    close(sock);
-    return rc == 0;
-}
-
-// None that the kernel gives to connections, of which there may be many before it is bound; and at
-// random, since other tests look for ports, too. No port is given twice to one test.
-int pair_port(void)
-{
-    static int given[64], n;
-    uint16_t random;
-    int port, i;
-
-    do {
-        ck_assert_int_eq(getrandom(&random, sizeof(random), 0), sizeof(random));
-        port = 10000 + random % 22000;
-        for (i = 0; i < n && given[i] != port; i++)
-            ;
-    } while (i < n || !is_free(port));
-    ck_assert_int_lt(n, 64);
-    given[n++] = port;
-    return port;
-}
 
 static size_t add(const char **to, size_t n, const char *const *from)
 {
@@ -94,7 +59,7 @@ void pair_open_with(struct pair *p, uint32_t n, const char *const args[],
 {
     *p = (struct pair){.n = n};
     for (uint32_t i = 0; i < n; i++)
-        p->ports[i] = pair_port();
+        p->ports[i] = port_take();
     for (uint32_t i = 0; i < n; i++)
         p->daemons[i] = start(p, i, args, last_args);
     for (uint32_t i = 0; i < n; i++)

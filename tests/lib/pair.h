@@ -26,9 +26,6 @@ struct pair {
     char lists[PAIR_MAX][96], listens[PAIR_MAX][32]; // what they were started with
 };
 
-// A port that nobody listens on now.
-int pair_port(void);
-
 // args as for daemon_start(), of all of them. Returns when every one is linked with every other.
 void pair_open(struct pair *p, uint32_t n, const char *const args[]);
 // The same with arguments that only the last one gets, too.

@@ -10,6 +10,7 @@
 #include "tests/lib/engine.h"
 #include "tests/lib/kv.h"
 #include "tests/lib/pair.h"
+#include "tests/lib/port.h"
 #include "tests/lib/redis.h"
 #include "tests/lib/wait.h"
 
@@ -37,7 +38,7 @@ static void end_asking(void)
 
 static struct daemon *start(int i)
 {
-    snprintf(listens[i], sizeof(listens[i]), "127.0.0.1:%d", pair_port());
+    snprintf(listens[i], sizeof(listens[i]), "127.0.0.1:%d", port_take());
     return daemon_start((const char *[]){"--peer-listen", listens[i], "--directory", directory,
                                          "--directory-time", "1500ms", NULL});
 }
@@ -50,7 +51,7 @@ static bool linked(void)
 /* false: the test is to be skipped. */
 static bool begin(void)
 {
-    port = pair_port();
+    port = port_take();
     if (!redis_start(port))
         return false;
     ask_it();
@@ -187,13 +188,13 @@ START_TEST(T17_nodes_that_are_gone_make_room_for_others)
 {
     char names[PEERS][32];
 
-    port = pair_port();
+    port = port_take();
     if (!redis_start(port))
         TEST_SKIP("no redis-server");
     ask_it();
     snprintf(directory, sizeof(directory), "127.0.0.1:%d", port);
     for (int i = 0; i < PEERS; i++) {
-        snprintf(names[i], sizeof(names[i]), "127.0.0.2:%d", pair_port());
+        snprintf(names[i], sizeof(names[i]), "127.0.0.2:%d", port_take());
         freeReplyObject(redisCommand(client, "SADD kvcached:nodes %s", names[i]));
         freeReplyObject(redisCommand(client, "SET kvcached:node:%s 1", names[i]));
     }

@@ -7,6 +7,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/pair.h"
+#include "tests/lib/port.h"
 #include "tests/lib/redis.h"
 #include "tests/lib/tmpdir.h"
 
@@ -79,7 +80,7 @@ END_TEST
 
 START_TEST(T17_daemons_that_know_each_other_by_a_directory)
 {
-    const int port = pair_port();
+    const int port = port_take();
     char options[64];
     json_t *said;
 

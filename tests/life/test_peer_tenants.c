@@ -10,6 +10,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/engine.h"
 #include "tests/lib/pair.h"
+#include "tests/lib/port.h"
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
 
@@ -36,7 +37,7 @@ static bool is_open(const struct daemon *d, uint32_t i)
 static void begin(void)
 {
     char list[128], listen[3][32], names[2][560];
-    const int ports[3] = {pair_port(), pair_port(), pair_port()};
+    const int ports[3] = {port_take(), port_take(), port_take()};
 
     for (int i = 0; i < 3; i++)
         snprintf(listen[i], sizeof(listen[i]), "127.0.0.%d:%d", i + 1, ports[i]);

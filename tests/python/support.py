@@ -9,6 +9,7 @@ program; a skipped test says `SKIP name: reason`.
 import array
 import ctypes
 import os
+import random
 import re
 import shutil
 import signal
@@ -118,6 +119,36 @@ def until(condition, what, seconds=5):
         if time.monotonic() > end:
             raise AssertionError(what)
         time.sleep(0.002)
+
+
+_held = []  # sockets whose names say who owns which ports
+
+
+def ports(n):
+    """Ports that nobody listens on now and no other test program takes (tests/lib/port.c)."""
+    rows = list(range(220))
+    random.shuffle(rows)
+    for row in rows:
+        owner = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            owner.bind(f"\0kvcached-test-ports-{row}")
+        except OSError:
+            owner.close()
+            continue
+        _held.append(owner)
+        free = [p for p in range(10000 + 100 * row, 10100 + 100 * row) if _is_free(p)]
+        return free[:n]
+    raise AssertionError("no ports are left for a test")
+
+
+def _is_free(port):
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Case(unittest.TestCase):

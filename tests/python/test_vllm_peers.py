@@ -3,7 +3,6 @@
 
 import json
 import os
-import socket
 import subprocess
 
 import stand_in
@@ -64,22 +63,11 @@ class MadeUp(Case):
         self.assertEqual(self.figures(daemon)["leases"], 0)
 
 
-def ports(n):
-    """Nobody listens on them now."""
-    sockets = [socket.socket() for _ in range(n)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    found = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return found
-
-
 class TwoDaemons(Case):
     """Each with an engine, and each the other's peer."""
 
     def pair(self, expect=()):
-        a, b = ports(2)
+        a, b = support.ports(2)
         try:
             daemons = [
                 self.daemon("--peers", f"127.0.0.1:{other}", "--peer-listen", f"127.0.0.1:{own}",

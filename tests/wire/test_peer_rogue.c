@@ -11,6 +11,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/engine.h"
 #include "tests/lib/pair.h"
+#include "tests/lib/port.h"
 #include "tests/lib/wait.h"
 
 #define MS     8000
@@ -141,7 +142,7 @@ static void begin(const char *mode)
     const struct ucx_worker_events of = {.expects = is_expected, .called = on_call};
     struct sockaddr_storage address;
     char why[UCX_WHY_MAX], list[32], silence[16];
-    int port = pair_port();
+    int port = port_take();
 
     ck_assert_int_eq(uv_loop_init(&loop), 0);
     ck_assert_msg(ucx_open("libucp.so.0", why, &ucx) == KVC_OK, "%s", why);

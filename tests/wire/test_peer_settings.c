@@ -7,6 +7,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/engine.h"
 #include "tests/lib/pair.h"
+#include "tests/lib/port.h"
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
 
@@ -51,7 +52,7 @@ START_TEST(peers_with_other_secrets)
     char one[32];
     struct daemon *d, *e;
 
-    p.ports[0] = pair_port();
+    p.ports[0] = port_take();
     snprintf(one, sizeof(one), "127.0.0.1:%d", p.ports[0]);
     d = daemon_start((const char *[]){"--peer-listen", one, "--peer-secret-file",
                                       secret_file("one", "a secret of some length"), NULL});
