@@ -2,6 +2,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -9,6 +12,7 @@
 #include <unistd.h>
 
 #define PATIENCE_MS 2 /* after a reply that the client may go on waiting for */
+#define FOLDER_MAX  40
 
 static uint8_t request_buffer[KVC_WIRE_PACKET_MAX], spoiled[KVC_WIRE_BODY_MAX];
 
@@ -181,12 +185,26 @@ void *hostile_run(void *arg)
     return NULL;
 }
 
+/* A file of that name is made first: those of processes' numbers come again, and another user's may
+ * be there. */
+static void make_socket_name(struct hostile *h)
+{
+    const char *folder = getenv("TMPDIR");
+    int file;
+
+    snprintf(h->socket, sizeof(h->socket), "%s/kvc-fuzz-XXXXXX",
+             folder && strlen(folder) < FOLDER_MAX ? folder : "/tmp");
+    file = mkstemp(h->socket);
+    FUZZ_REQUIRE(file >= 0);
+    close(file);
+    unlink(h->socket);
+}
+
 void hostile_open(struct hostile *h)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-    snprintf(h->socket, sizeof(h->socket), "/tmp/kvc-fuzz-%d", (int)getpid());
-    unlink(h->socket);
+    make_socket_name(h);
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", h->socket);
     h->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     h->stop = eventfd(0, EFD_CLOEXEC);

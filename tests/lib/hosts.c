@@ -27,16 +27,10 @@ static bool run(const char *format, ...)
     return system(command) == 0;
 }
 
-// Numbers of processes come again, and names of folders do not.
-static const char *unique_name(void)
-{
-    return strrchr(tmpdir_path(), '/') + 1;
-}
-
 static bool join(const struct hosts *h)
 {
     // For the moment that they are on this host.
-    const char *unique = unique_name();
+    const char *unique = tmpdir_name();
 
     if (!run("ip link add kva%s type veth peer name kvb%s", unique, unique))
         return false;
@@ -60,7 +54,7 @@ bool hosts_open(struct hosts *h)
         "p=${n#kvctest-}; "
         "kill -0 ${p%%%%-*} || ip netns del $n; done");
     for (int i = 0; i < 2; i++)
-        snprintf(h->names[i], sizeof(h->names[i]), "kvctest-%d-%s-%c", (int)getpid(), unique_name(),
+        snprintf(h->names[i], sizeof(h->names[i]), "kvctest-%d-%s-%c", (int)getpid(), tmpdir_name(),
                  'a' + i);
     h->own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (h->own >= 0 && run("ip netns add %s", h->names[0]) && run("ip netns add %s", h->names[1]) &&

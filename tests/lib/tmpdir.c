@@ -52,6 +52,11 @@ const char *tmpdir_path(void)
     return folder;
 }
 
+const char *tmpdir_name(void)
+{
+    return strrchr(tmpdir_path(), '/') + 1;
+}
+
 const char *tmpdir_file(const char *name)
 {
     char *s = files[next_file];

@@ -6,6 +6,9 @@
 // The folder's path, the same at each call within a test; short enough for a socket's name in it.
 const char *tmpdir_path(void);
 
+// Its last part: six letters and digits, for what is no file and has a name on this machine too.
+const char *tmpdir_name(void);
+
 // "<folder>/<name>", good until fifteen more were asked for.
 const char *tmpdir_file(const char *name);
 

@@ -33,7 +33,7 @@ static void manager_open(bool abstract)
     socklen_t len;
 
     if (abstract)
-        snprintf(name, sizeof(name), "@kvcached-test-%d", (int)getpid());
+        snprintf(name, sizeof(name), "@kvcached-test-%s", tmpdir_name());
     else
         snprintf(name, sizeof(name), "%s", tmpdir_file("notify"));
     len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
