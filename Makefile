@@ -101,7 +101,7 @@ LEFT_OUT     := $(if $(UCX),,$(foreach k,$(TEST_KINDS),tests/$(k)/test_peer_%.c)
                 $(if $(DIRECTORY),,tests/life/test_peer_directory.c) \
                 $(if $(METRICS),,$(addprefix tests/life/,test_metrics.c test_health.c test_peer_metrics.c))
 # Of memory of GPUs and nothing else: only among the lines below.
-GPU_ONLY     := tests/life/test_peer_direct.c
+GPU_ONLY     := tests/life/test_peer_direct.c tests/life/test_peer_staging.c
 TEST_SOURCES := $(filter-out $(LEFT_OUT) $(GPU_ONLY),$(foreach k,$(TEST_KINDS),$(sort $(wildcard tests/$(k)/test_*.c))))
 FUZZ_SOURCES := $(filter-out $(LEFT_OUT),$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 TESTS        := $(patsubst %.c,$(DEBUG)/%,$(TEST_SOURCES) $(FUZZ_SOURCES))
@@ -194,7 +194,7 @@ check: ## install what is missing, build, run the tests that need no GPU
 # Those of GPUs run on the driver without one, but not under sanitizers, which want other addresses.
 QUICK_FAKE := $(if $(SAN),,$(filter-out %/test_killed_daemon_gpu,$(FAKE_TESTS)))
 
-QUICK_FAKE += $(if $(SAN),,$(filter $(addprefix %/test_,copy_daemon copy_end tiers peer_direct),$(FAKE_LINES)))
+QUICK_FAKE += $(if $(SAN),,$(filter $(addprefix %/test_,copy_daemon copy_end tiers peer_direct peer_staging),$(FAKE_LINES)))
 
 check-now: check-layers all tests $(QUICK_FAKE) $(if $(QUICK_FAKE),$(FAKE_GPU) $(FAKE_UCX))
 	@scripts/check-names.sh $(DEBUG)/rooms

@@ -76,8 +76,10 @@ static void end(struct service *s, bool served)
     struct guest *g = s->guest;
 
     list_remove(&s->link);
-    if (s->stage < PEERS_STAGES)
+    if (s->stage < PEERS_STAGES) {
         staging_give(s->peers, s->stage);
+        g->n_staged--;
+    }
     if (!s->running) {
         g->n_waiting--;
     } else {

@@ -72,9 +72,10 @@ kvc_status service_stage(struct service *s)
         return KVC_E_DEVICE;
     if (s->bytes > VIEW_SLAB_BYTES)
         return KVC_E_LIMIT;
-    s->stage = staging_take(s->peers);
+    s->stage = staging_take(s->peers, s->guest->n_staged);
     if (s->stage == PEERS_STAGES)
         return KVC_E_BUSY;
+    s->guest->n_staged++;
     s->guest->staged = ++s->peers->stage_turn;
     service_set_state(s, SERVE_STAGING);
     return uv_queue_work(s->peers->config.loop, &s->work, stage_cb, staged_cb) < 0 ? KVC_E_NO_MEMORY

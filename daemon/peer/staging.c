@@ -34,15 +34,20 @@ void staging_close(struct peers *peers)
     peers->stage = NULL;
 }
 
-uint32_t staging_take(struct peers *peers)
+uint32_t staging_take(struct peers *peers, uint32_t held)
 {
+    uint32_t n_free = 0, found = PEERS_STAGES;
+
     for (uint32_t i = 0; peers->stage != NULL && i < PEERS_STAGES; i++) {
         if (peers->stage_used[i])
             continue;
-        peers->stage_used[i] = true;
-        return i;
+        n_free++;
+        found = i;
     }
-    return PEERS_STAGES;
+    if (n_free == 0 || (n_free == 1 && held > 0))
+        return PEERS_STAGES;
+    peers->stage_used[found] = true;
+    return found;
 }
 
 void staging_give(struct peers *peers, uint32_t stage)

@@ -122,7 +122,8 @@ struct guest {
     struct lanes lanes;
     struct list waiting, running; /* services */
     uint32_t n_waiting, n_running;
-    uint64_t staged; /* turn of its latest batch from a GPU */
+    uint32_t n_staged; /* services that have memory to pass through */
+    uint64_t staged;   /* turn of its latest batch from a GPU */
     uint64_t batches, small, useful, wire, registrations, refused, stale;
 };
 
@@ -193,7 +194,9 @@ const struct gpu_extent *gpu_extent_at(const struct peer *peer, uint64_t offset,
 /* staging.c: VIEW_SLAB_BYTES each. */
 kvc_status staging_open(struct peers *peers); /* before the loop runs */
 void staging_close(struct peers *peers);
-uint32_t staging_take(struct peers *peers); /* PEERS_STAGES: none is free */
+/* PEERS_STAGES: there is none for somebody who has so many. The last one is for those who have none:
+ * what is sent from it to a guest that hangs stays taken until the guest is found silent. */
+uint32_t staging_take(struct peers *peers, uint32_t held);
 void staging_give(struct peers *peers, uint32_t stage);
 const uint8_t *staging_address(const struct peers *peers, uint32_t stage);
 /* Pool thread: begins to copy from the GPU tier, and waits for what was begun. */

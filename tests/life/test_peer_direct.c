@@ -375,57 +375,6 @@ START_TEST(T7_what_a_lane_reads_by_itself)
 }
 END_TEST
 
-static uint32_t count_batches(void)
-{
-    struct pair_row row;
-    uint32_t sum = 0;
-
-    for (uint32_t i = 0; pair_look(p.daemons[0], "asks", i, &row); i++)
-        sum += row.running + row.waiting;
-    return sum;
-}
-
-/*
- * Four batches at a time pass through memory of the source's host. Those of two askers stand in it;
- * two others wait with two each: of what becomes free each gets one.
- */
-START_TEST(T16_memory_to_pass_through_is_shared)
-{
-    const char *const args[] = {"--transfer",  "views", "--gpu-bytes", "32M",
-                                "--peer-time", "60s",   NULL};
-    struct engine askers[4];
-    uint32_t late[4], n = 0;
-
-    if (!gpu_is_used())
-        TEST_SKIP("no GPU");
-    pair_open(&p, 5, args);
-    engine_open(&a, daemon_socket(p.daemons[0]));
-    for (uint32_t i = 0; i < 4; i++)
-        engine_put(&a, 1000 * i, 256);
-    daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
-    for (uint32_t i = 0; i < 4; i++) {
-        engine_open_with_peers(&askers[i], daemon_socket(p.daemons[i + 1]), MS);
-        ck_assert_int_eq(engine_try_lookup(&askers[i], 1000 * i, 256), KVC_OK);
-        wait_for(count_batches() == 2 * (i + 1), MS);
-    }
-    for (uint32_t i = 0; i < 4; i++)
-        if (pair_row(p.daemons[0], "asks", i).running == 0)
-            late[n++] = i;
-    ck_assert_uint_eq(n, 2);
-    daemon_fault_arm(p.daemons[0], "peer.pack_late", 2, UINT32_MAX);
-    for (uint32_t i = 0; i < 2; i++)
-        wait_for(pair_row(p.daemons[0], "asks", late[i]).running == 1, MS);
-    daemon_fault_off(p.daemons[0], "*");
-    for (uint32_t i = 0; i < 4; i++) {
-        ck_assert_int_eq(kvc_remote(askers[i].client, askers[i].lease.fetch, MS, NULL), KVC_OK);
-        engine_verify(&askers[i], 1000 * i, 256);
-        engine_close(&askers[i]);
-    }
-    engine_close(&a);
-    pair_close(&p);
-}
-END_TEST
-
 static void expect_slow_lanes(int n)
 {
 #ifdef KVC_METRICS
@@ -476,5 +425,4 @@ CHECK_MAIN_LOOPS("peer/direct", CHECK_LONG_S, {T7_from_gpu_to_gpu, 0, 0},
                  {T13_a_source_that_hangs_while_it_is_read, 0, 0},
                  {T7_what_is_on_the_gpu_comes_directly_and_the_rest_by_host_memory, 0, 3},
                  {T7_a_few_blocks_are_no_batch_of_their_own, 0, 0},
-                 {T7_what_a_lane_reads_by_itself, 0, 0}, {T7_a_fall_from_a_fast_lane_is_told, 0, 0},
-                 {T16_memory_to_pass_through_is_shared, 0, 0})
+                 {T7_what_a_lane_reads_by_itself, 0, 0}, {T7_a_fall_from_a_fast_lane_is_told, 0, 0})
