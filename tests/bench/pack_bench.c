@@ -12,20 +12,13 @@
 #include <time.h>
 
 #include "kernels/pack.h"
+#include "tests/lib/random.h"
 
 #define CHUNK_BYTES   (16u << 20)
 #define N_CHUNKS      8u /* slots of so many chunks, used in turn */
 #define ENGINE_FACTOR 4u /* engine blocks for each block of a chunk */
 
-static uint64_t state = 0x9E3779B97F4A7C15ull;
-
-static uint64_t random64(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state * 0x2545F4914F6CDD1Dull;
-}
+static uint64_t state = RANDOM_STATE;
 
 /* Of this thread: what others do on the same CPU is not ours. */
 static double now_us(void)
@@ -78,9 +71,9 @@ static void build(struct bench *bench, uint32_t slice_kib)
     bench->slots = memory(bench->slots_bytes);
     bench->plain = memory(bench->slots_bytes);
     for (size_t i = 0; i < bench->paged_bytes / 8; i++)
-        ((uint64_t *)bench->paged)[i] = random64();
+        ((uint64_t *)bench->paged)[i] = random_next(&state);
     for (size_t i = 0; i < bench->slots_bytes / 8; i++)
-        ((uint64_t *)bench->slots)[i] = ((uint64_t *)bench->plain)[i] = random64();
+        ((uint64_t *)bench->slots)[i] = ((uint64_t *)bench->plain)[i] = random_next(&state);
     for (uint32_t s = 0; s < bench->n_slices; s++)
         bench->slices[s] = (struct pack_slice){bench->paged + s * per_slice, slice_kib * 1024};
 }
@@ -99,7 +92,7 @@ static void next_blocks(struct bench *bench)
         ids[i] = i;
     bench->turn = (bench->turn + 1) % N_CHUNKS;
     for (uint32_t b = 0; b < bench->n_blocks; b++) {
-        uint32_t other = b + (uint32_t)(random64() >> 33) % (n - b);
+        uint32_t other = b + (uint32_t)(random_next(&state) >> 33) % (n - b);
         uint64_t slot = bench->turn * bench->n_blocks + b;
         bench->blocks[b].id = ids[other];
         bench->blocks[b].slot = bench->slots + slot * bench->layout.slot_bytes;
@@ -158,7 +151,7 @@ static double once(struct bench *bench, enum way way)
     uint8_t *packed = bench->slots + bench->turn * bench->n_blocks * bench->layout.slot_bytes;
     uint8_t *plain = bench->plain + bench->turn * bench->n_blocks * bench->layout.slot_bytes;
     if (scatter) /* other bytes than those that lie there */
-        ((uint64_t *)packed)[random64() % (bytes / 8)] = random64();
+        ((uint64_t *)packed)[random_next(&state) % (bytes / 8)] = random_next(&state);
 
     double start = now_us();
     if (way == MEMCPY)

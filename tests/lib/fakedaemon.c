@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/lib/proc.h"
+#include "tests/lib/random.h"
 #include "tests/lib/tmpdir.h"
 
 #define PAGE_BYTES ((size_t)KVC_PAGE_WORDS * KVC_PAGE_STRIDE)
@@ -80,25 +81,17 @@ void *fake_body(const struct wire_packet *request, const ProtobufCMessageDescrip
     return message;
 }
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 // Mostly a few bits of the body, sometimes its length, type or number.
 static void spoil(uint64_t *state, struct wire_packet *packet, uint8_t *body)
 {
-    const uint64_t kind = next_random(state) % 32;
+    const uint64_t kind = random_next(state) % 32;
 
-    for (uint64_t n = next_random(state) % 3; n > 0 && packet->body_len > 0; n--)
-        body[next_random(state) % packet->body_len] ^= (uint8_t)(1u << next_random(state) % 8);
+    for (uint64_t n = random_next(state) % 3; n > 0 && packet->body_len > 0; n--)
+        body[random_next(state) % packet->body_len] ^= (uint8_t)(1u << random_next(state) % 8);
     if (kind == 0)
-        packet->body_len = (uint32_t)(next_random(state) % (packet->body_len + 1));
+        packet->body_len = (uint32_t)(random_next(state) % (packet->body_len + 1));
     else if (kind == 1)
-        packet->type ^= (uint16_t)(1u << next_random(state) % 16);
+        packet->type ^= (uint16_t)(1u << random_next(state) % 16);
     else if (kind == 2)
         packet->seq += 1;
     else if (kind == 3)

@@ -6,24 +6,11 @@
 
 #include "kernels/pack.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/random.h"
 
 #define UNIT 16u
 
-static uint64_t state = 0x9E3779B97F4A7C15ull;
-
-static uint64_t random64(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state * 0x2545F4914F6CDD1Dull;
-}
-
-static void random_fill(uint8_t *to, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        to[i] = (uint8_t)(random64() >> 40);
-}
+static uint64_t state = RANDOM_STATE;
 
 START_TEST(test_vectors)
 {
@@ -82,7 +69,7 @@ START_TEST(test_all_lengths_and_alignments)
 {
     uint8_t bytes[400];
 
-    random_fill(bytes, sizeof(bytes));
+    random_fill(&state, bytes, sizeof(bytes));
     for (uint32_t shift = 0; shift < 17; shift++) {
         for (uint32_t len = 0; len < 330; len++)
             if (pack_checksum_slice(bytes + shift, len, shift) != plain(bytes + shift, len, shift))
@@ -102,7 +89,7 @@ START_TEST(test_adds_up_over_slices)
 
     ck_assert_int_eq(pack_layout_init(&layout, sizes, N), KVC_OK);
     ck_assert_uint_le(layout.slot_bytes, sizeof(slot));
-    random_fill(slot, sizeof(slot));
+    random_fill(&state, slot, sizeof(slot));
     uint64_t whole = pack_checksum_slot(&layout, slot);
     for (uint32_t cut = 0; cut <= N; cut++) {
         uint64_t parts[2] = {0, 0};
@@ -131,7 +118,7 @@ static void fill(uint8_t *to, size_t bytes, enum pattern pattern)
 {
     memset(to, pattern == ONES ? 0xff : 0, bytes);
     for (size_t at = 0; at < bytes; at += 8) {
-        uint64_t r = random64(), word = 0;
+        uint64_t r = random_next(&state), word = 0;
 
         switch (pattern) {
         case RANDOM:
@@ -222,7 +209,8 @@ START_TEST(test_swapped_sparse_units)
     for (uint32_t bit = 0; bit < 64; bit++) {
         memset(bytes, 0, sizeof(bytes));
         for (uint32_t u = 0; u < 64; u++)
-            bytes[u * UNIT + (random64() >> 63) * 8 + bit / 8] = (uint8_t)(1u << (bit % 8));
+            bytes[u * UNIT + (random_next(&state) >> 63) * 8 + bit / 8] =
+                (uint8_t)(1u << (bit % 8));
         uint64_t before = pack_checksum_slice(bytes, sizeof(bytes), bit);
 
         for (uint32_t a = 0; a < 64; a++) {
@@ -250,7 +238,8 @@ START_TEST(test_swapped_at_powers_of_two)
     uint64_t before = pack_checksum_slice(bytes, sizeof(bytes), 0);
     for (size_t distance = 1; distance < units; distance *= 2) {
         for (int i = 0; i < 4; i++) {
-            uint8_t *a = bytes + random64() % (units - distance) * UNIT, *b = a + distance * UNIT;
+            uint8_t *a = bytes + random_next(&state) % (units - distance) * UNIT,
+                    *b = a + distance * UNIT;
 
             if (memcmp(a, b, UNIT) == 0)
                 continue;

@@ -4,33 +4,14 @@
  */
 #include <malloc.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "kernels/pack.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/random.h"
 
-static uint64_t state = 0x9E3779B97F4A7C15ull;
-
-static uint64_t random64(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state * 0x2545F4914F6CDD1Dull;
-}
-
-static void random_fill(uint8_t *to, size_t bytes)
-{
-    for (size_t i = 0; i + 8 <= bytes; i += 8) {
-        uint64_t value = random64();
-
-        memcpy(to + i, &value, 8);
-    }
-    for (size_t i = bytes / 8 * 8; i < bytes; i++)
-        to[i] = (uint8_t)random64();
-}
+static uint64_t state = RANDOM_STATE;
 
 struct shape {
     const char *name;
@@ -96,7 +77,7 @@ static void choose_blocks(struct fixture *f, uint32_t n)
     for (uint32_t i = 0; i < n * ENGINE_FACTOR; i++)
         ids[i] = i;
     for (uint32_t b = 0; b < n; b++) {
-        uint32_t other = b + (uint32_t)(random64() >> 33) % (n * ENGINE_FACTOR - b);
+        uint32_t other = b + (uint32_t)(random_next(&state) >> 33) % (n * ENGINE_FACTOR - b);
 
         f->blocks[b].id = ids[other];
         f->blocks[b].slot = f->slots + (n - b) * f->layout.slot_bytes;
@@ -127,8 +108,8 @@ static void build(struct fixture *f, const struct shape *shape)
     f->want_slots = memory(f->slots_bytes);
     for (uint32_t s = 0; s < shape->n_slices; s++)
         f->slices[s].base = f->paged + starts[s];
-    random_fill(f->paged, f->paged_bytes);
-    random_fill(f->slots, f->slots_bytes);
+    random_fill(&state, f->paged, f->paged_bytes);
+    random_fill(&state, f->slots, f->slots_bytes);
     memcpy(f->want_paged, f->paged, f->paged_bytes);
     memcpy(f->want_slots, f->slots, f->slots_bytes);
     choose_blocks(f, shape->n_blocks);
@@ -191,7 +172,7 @@ static void run_shape(const struct shape *shape, bool gather, bool summed)
     build(&f, shape);
     if (summed) {
         f.job.cells = f.cells;
-        random_fill((uint8_t *)f.cells, 8 * shape->n_blocks); /* stored, not added to */
+        random_fill(&state, (uint8_t *)f.cells, 8 * shape->n_blocks); /* stored, not added to */
     }
     (gather ? pack_host_gather : pack_host_scatter)(&f.job);
     plain_copy(&f, gather);
@@ -361,7 +342,7 @@ START_TEST(S11_no_temporaries)
     ck_assert_uint_eq(after.uordblks + after.hblkhd, before.uordblks + before.hblkhd);
     ck_assert_int_eq(mprotect(f.paged, f.paged_bytes, PROT_READ | PROT_WRITE), 0);
 
-    random_fill(f.slots, f.slots_bytes);
+    random_fill(&state, f.slots, f.slots_bytes);
     memcpy(f.want_slots, f.slots, f.slots_bytes);
     plain_copy(&f, false);
     ck_assert_int_eq(mprotect(f.slots, f.slots_bytes, PROT_READ), 0);

@@ -1,13 +1,13 @@
 // Random changes of right packets, sent as they are. What wire_recv() must say follows from the
 // bytes and descriptors that were sent, judged here a second time.
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "daemon/base/fd.h"
 #include "proto/wire.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/random.h"
 #include "tests/lib/raw.h"
 
 #define SEEDS 8
@@ -18,10 +18,7 @@ static uint64_t random_state;
 
 static uint32_t below(uint32_t n)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32) % n;
+    return (uint32_t)(random_next(&random_state) >> 32) % n;
 }
 
 static void mutate(void)
@@ -77,7 +74,7 @@ START_TEST(test_mutated_packets)
     const int rounds = check_long() ? 50000 : 2000;
     int ends[2], ok = 0, bad = 0;
 
-    random_state = 0x9E3779B97F4A7C15ull * (uint64_t)(_i + 1);
+    random_state = RANDOM_STATE * (uint64_t)(_i + 1);
     raw_pair(ends);
     const int before = fd_count_open();
     for (int round = 0; round < rounds; round++) {

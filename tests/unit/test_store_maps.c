@@ -1,20 +1,14 @@
 /* Handles and deadlines, against plain arrays. */
-#include <stdlib.h>
 
 #include "daemon/base/fault.h"
 #include "daemon/store/expiry.h"
 #include "daemon/store/handles.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/random.h"
 
 #define ITEMS 500u
 
-static uint64_t state = 88172645463325252ull;
-
-static uint64_t next_random(void)
-{
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    return state;
-}
+static uint64_t state = RANDOM_STATE;
 
 /* _i: ids that count up, ids that share their low bits, random ids. */
 START_TEST(handles_find_what_was_put)
@@ -26,9 +20,9 @@ START_TEST(handles_find_what_was_put)
 
     ck_assert_ptr_null(handles_get(&handles, 1));
     for (uint32_t i = 0; i < ITEMS; i++)
-        ids[i] = _i == 0 ? i + 1 : _i == 1 ? (uint64_t)(i + 1) << 32 : next_random();
+        ids[i] = _i == 0 ? i + 1 : _i == 1 ? (uint64_t)(i + 1) << 32 : random_next(&state);
     for (int step = 0; step < 5000; step++) {
-        uint32_t i = (uint32_t)(next_random() >> 20) % ITEMS;
+        uint32_t i = (uint32_t)(random_next(&state) >> 20) % ITEMS;
 
         if (there[i]) {
             handles_remove(&handles, ids[i]);
@@ -87,8 +81,8 @@ START_TEST(expiry_first_is_the_earliest)
 
     ck_assert_ptr_null(expiry_first(&expiry));
     for (int step = 0; step < 5000; step++) {
-        uint32_t i = (uint32_t)(next_random() >> 20) % ITEMS;
-        uint64_t at = next_random() % 1000;
+        uint32_t i = (uint32_t)(random_next(&state) >> 20) % ITEMS;
+        uint64_t at = random_next(&state) % 1000;
         const struct expiry_item *first;
 
         if (!there[i]) {

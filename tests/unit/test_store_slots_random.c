@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tests/lib/check_main.h"
+#include "tests/lib/random.h"
 #include "tests/lib/slotkit.h"
 
 #define MODEL_MAX 4000
@@ -18,10 +19,7 @@ struct model {
 
 static uint32_t pick(struct model *m, uint32_t below)
 {
-    m->random ^= m->random << 13;
-    m->random ^= m->random >> 7;
-    m->random ^= m->random << 17;
-    return (uint32_t)(m->random >> 16) % below;
+    return (uint32_t)(random_next(&m->random) >> 16) % below;
 }
 
 /* No two slots share a byte, and all lie inside extents of their tenant. */
