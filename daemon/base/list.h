@@ -87,8 +87,6 @@ static inline size_t list_length(const struct list *head)
 // NULL when the list is empty.
 #define list_first(head, type, member)                                                             \
     (list_empty(head) ? NULL : container_of((head)->next, type, member))
-#define list_last(head, type, member)                                                              \
-    (list_empty(head) ? NULL : container_of((head)->prev, type, member))
 
 #define list_for_each(it, head, member)                                                            \
     for ((it) = container_of((head)->next, __typeof__(*(it)), member); &(it)->member != (head);    \

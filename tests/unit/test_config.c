@@ -166,6 +166,11 @@ START_TEST(test_defaults)
     ck_assert_uint_eq(config.gpu_bytes, 256ull << 20);
     ck_assert_uint_eq(config.host_bytes, 1ull << 30);
     ck_assert_uint_eq(config.log_level, LOG_LEVEL_INFO);
+    /* Those that PROTOCOL.md tells. */
+    ck_assert_uint_eq(config.lease_ms, KVC_LEASE_MS_DEFAULT);
+    ck_assert_uint_eq(config.save_proof_ms, KVC_SAVE_PROOF_MS);
+    ck_assert_uint_eq(config.promotion_ms, KVC_PROMOTION_MS);
+    ck_assert_uint_eq(config.drain_ms, KVC_DRAIN_MS);
 }
 END_TEST
 
