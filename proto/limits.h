@@ -48,8 +48,8 @@
 /* Extents. */
 #define KVC_EXTENT_BYTES_MIN (2ull << 20)
 #define KVC_EXTENT_BYTES_MAX (1ull << 30)
-#define KVC_EXTENTS_PER_TIER 64u /* wanted: the extent size is a budget divided by this, clamped   \
-                                  */
+/* Wanted: the extent size is a budget divided by this, clamped. */
+#define KVC_EXTENTS_PER_TIER 64u
 
 /* Completion page: entries of one session, see PROTOCOL.md. */
 #define KVC_PAGE_WORDS       256u
@@ -96,8 +96,8 @@
 #define KVC_SESSION_LEASE_BLOCKS_MAX (1u << 21) /* in all of its leases, all parts together */
 #define KVC_SESSION_SAVES_MAX        256u
 #define KVC_SESSION_ABORTS_MAX       1024u /* whose answers wait for words or copies */
-#define KVC_SESSION_REMOTES_MAX      64u /* fetches from peers that were not asked for or are not over \
-                                          */
+/* Fetches from peers that were not asked for or are not over. */
+#define KVC_SESSION_REMOTES_MAX     64u
 #define KVC_SESSION_REFUSED_FDS_MAX 1024u /* descriptors with requests that were refused */
 
 /* Workers' own memory, for copies by the daemon. */
