@@ -3,7 +3,6 @@
 #include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "client/codec_bits.h"
 

@@ -1,5 +1,4 @@
 /* Bodies of saves and loads. */
-#include <string.h>
 
 #include "client/codec_bits.h"
 

@@ -1,6 +1,5 @@
 /* How loads ended: comparing checksums once the copies are over. */
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "client/client.h"

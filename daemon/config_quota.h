@@ -7,7 +7,6 @@
 #define KVC_DAEMON_CONFIG_QUOTA_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/limits.h"

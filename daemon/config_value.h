@@ -6,7 +6,6 @@
 #define KVC_DAEMON_CONFIG_VALUE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/limits.h"

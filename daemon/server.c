@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 #include <uv.h>
 
 #include "daemon/api/api.h"

@@ -8,7 +8,6 @@
 #define KVC_DAEMON_SERVICE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <uv.h>
 
 #include "proto/status.h"

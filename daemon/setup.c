@@ -1,6 +1,5 @@
 #include "daemon/setup.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

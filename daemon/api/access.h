@@ -8,7 +8,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "daemon/conn/process.h"
 #include "daemon/store/store.h"

@@ -10,7 +10,6 @@
 #ifndef KVC_API_GONE_H
 #define KVC_API_GONE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 

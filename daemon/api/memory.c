@@ -2,7 +2,6 @@
 #include "daemon/api/memory.h"
 
 #include <assert.h>
-#include <stdio.h>
 
 #include "daemon/base/mem.h"
 

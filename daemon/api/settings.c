@@ -1,8 +1,6 @@
 /* CONFIG, and LIST "config": the daemon's settings, which the server keeps. */
 #include "daemon/api/session.h"
 
-#include <string.h>
-
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 

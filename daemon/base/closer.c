@@ -1,6 +1,5 @@
 #include "daemon/base/closer.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

@@ -5,7 +5,6 @@
 #ifndef KVC_CONN_ENDPOINT_H
 #define KVC_CONN_ENDPOINT_H
 
-#include <stddef.h>
 #include <sys/types.h>
 
 #include "proto/status.h"

@@ -2,7 +2,6 @@
 // with a status that says so, at once; they come back by kvc_reconnect, which registers what they
 // had registered; the cache is cold and fills again; nothing of the old daemon's memory is taken
 // for the new one's.
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

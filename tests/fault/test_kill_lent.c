@@ -2,8 +2,6 @@
 // in; and what it may ask for while they run. The daemon's copies are held, so that each state
 // lasts. Others go on, and everything comes back when the copies have ended.
 #include <fcntl.h>
-#include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"

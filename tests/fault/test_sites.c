@@ -1,7 +1,6 @@
 // Every place of the daemon that has a fault switch fails here at least once, and the test proves
 // that it did. A failure is a typed error or a miss, one line in the log, and nothing else.
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"

@@ -1,7 +1,6 @@
 // Two users of the machine and one memory: what the first does not need moves to the second, when
 // the first has let go of it, and nothing of either is seen or written by the other. Needs root, to
 // become somebody else.
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

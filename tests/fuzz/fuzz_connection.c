@@ -6,7 +6,6 @@
  * daemon told to stop. All along every invariant of the store holds, every reply is one that the
  * library takes, and in the end nothing is left.
  */
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "daemon/base/clock.h"

@@ -1,5 +1,4 @@
 /* After each step: the slot table, the claims of workers and mover, the figures and the bytes. */
-#include <stdio.h>
 #include <string.h>
 
 #include "daemon/base/clock.h"

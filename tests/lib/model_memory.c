@@ -1,6 +1,5 @@
 /* The bytes of the model's tiers, and a mover that takes its time and fails. */
 #include <check.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/lib/model.h"

@@ -2,7 +2,6 @@
 
 #include <check.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,9 +1,6 @@
 // The process that connected ends: its session ends with it, whoever else holds the socket, and
 // what it had sent before counts.
 #include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

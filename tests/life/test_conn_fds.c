@@ -1,6 +1,5 @@
 // Descriptors of the daemon: flat over many connections, and what happens when there are none left.
 #include <poll.h>
-#include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -1,5 +1,4 @@
 // Clients that do not read what they are sent, or send more than their share: they hurt themselves.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -1,6 +1,5 @@
 // Workers in containers, on the host device: in PID, mount, IPC and user namespaces of their own,
 // in a root file system that has nothing but the socket's folder.
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>

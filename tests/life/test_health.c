@@ -1,5 +1,4 @@
 // /healthz: well while all makes progress, and otherwise it says what does not.
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

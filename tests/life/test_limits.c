@@ -3,11 +3,8 @@
 //
 // The long form (KVC_TEST_LONG=1) has the figures in full.
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>

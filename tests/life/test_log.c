@@ -1,8 +1,6 @@
 // What a daemon says in its log: nothing about ordinary work, the request where there is one, no
 // more than a bounded number of lines of a kind, and as much as it is asked to while it runs.
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "client/admin.h"

@@ -1,6 +1,5 @@
 // A hybrid model through the library: a full group and a sliding window group, whose null blocks
 // are neither saved nor loaded, and prompts of several packets.
-#include <stdlib.h>
 #include <string.h>
 
 #include "client/kvcache.h"

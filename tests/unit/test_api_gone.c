@@ -1,5 +1,4 @@
 // Who is gone, by a driver's list that the test writes.
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>

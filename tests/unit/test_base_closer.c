@@ -1,9 +1,7 @@
 // Descriptors whose close waits: the thread that gives them away does not, nor do those of others.
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "daemon/base/closer.h"
 #include "daemon/base/fault.h"

@@ -2,8 +2,6 @@
 // has no switches.
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/lib/check_main.h"
 #include "tests/lib/tmpdir.h"

@@ -1,6 +1,5 @@
 // Lookups and leases, against a scripted daemon.
 #include <string.h>
-#include <unistd.h>
 
 #include "client/client.h"
 #include "tests/lib/check_main.h"

@@ -1,7 +1,6 @@
 // Saves, against a scripted daemon.
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "client/client.h"
 #include "tests/lib/check_main.h"

@@ -1,7 +1,6 @@
 // How a session breaks, and begins again, against a scripted daemon.
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <unistd.h>

@@ -1,5 +1,4 @@
 // A daemon whose packets have wrong bits: whatever they say, the library stays inside its memory.
-#include <string.h>
 #include <unistd.h>
 
 #include "client/admin.h"

@@ -1,7 +1,5 @@
 // How saves end: in time or not, waited for or cancelled. Against a scripted daemon.
 #include <signal.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "client/client.h"
 #include "tests/lib/check_main.h"

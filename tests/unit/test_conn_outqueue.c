@@ -1,7 +1,6 @@
 #include "daemon/conn/outqueue.h"
 
 #include <malloc.h>
-#include <string.h>
 
 #include "tests/lib/check_main.h"
 

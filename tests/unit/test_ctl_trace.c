@@ -1,7 +1,6 @@
 /* The replay trace's reader, and what blocks of a replay hold. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "client/ctl/content.h"
 #include "client/ctl/trace.h"

@@ -1,7 +1,6 @@
 /* Sessions, parts and extents. */
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

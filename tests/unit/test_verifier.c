@@ -1,5 +1,4 @@
 /* The verifier: where bytes can be read, and where they have to be brought first. */
-#include <string.h>
 #include <uv.h>
 
 #include "daemon/base/fault.h"

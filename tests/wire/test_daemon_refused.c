@@ -1,6 +1,5 @@
 // Requests that are refused: each gets a status and the field at fault, and the session goes on as
 // if it had not been.
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

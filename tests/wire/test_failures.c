@@ -1,6 +1,5 @@
 // Situations in which systems of this kind have failed, tried on ours over the wire. FAILURES.md
 // lists all of them, and where each is tried.
-#include <string.h>
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"

@@ -1,6 +1,5 @@
 // Clients that come and go, say nothing, read nothing, or stop in the middle. They hurt themselves;
 // who is there is served, and in the end nothing of them is left.
-#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -1,7 +1,5 @@
 // The sequences of PROTOCOL.md, packet by packet, without the library.
 #include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
