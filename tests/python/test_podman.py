@@ -137,7 +137,7 @@ class Podman(support.Case):
             self.command(["run", *self.options(a, name="victim"), *self.image(), TOOL, "replay",
                           "/trace", "--workers", "2", "--pace", "5"]),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        support.until(lambda: self.status(daemon)["published_blocks"] > 0, "nothing is saved", 15)
+        support.until(lambda: self.status(daemon)["published_blocks"] > 0, "nothing is saved", 25)
         self.podman(["kill", "--signal", "KILL", "victim"])
         self.assertNotEqual(running.wait(), 0)
         what = ("sessions", "filling_slots", "quarantined_slots", "open_loads", "leases")
@@ -154,7 +154,7 @@ class Podman(support.Case):
             clients = json.loads(self.ctl(daemon, "clients", "--json"))
             return any(c["tenant"] == "a" for c in clients)
 
-        support.until(follows, "nobody follows", 15)
+        support.until(follows, "nobody follows", 25)
         daemon.stop()
         daemon.start()
         self.assertIn("DaemonRestarted", follower.stdout.readline())
