@@ -60,7 +60,8 @@ static void print_tier(const char *name, const struct admin_tier *tier)
            human_bytes((double)tier->used_bytes, used), human_bytes((double)tier->bytes, bytes),
            (unsigned long long)tier->used_slots);
     if (tier->populated_bytes < tier->bytes)
-        printf(", memory found for %s", human_share(tier->populated_bytes, tier->bytes, share));
+        printf("\n        memory found for %s yet",
+               human_share(tier->populated_bytes, tier->bytes, share));
     putchar('\n');
 }
 

@@ -8,6 +8,7 @@
 #include "tests/lib/pty.h"
 #include "tests/lib/talk_worker.h"
 #include "tests/lib/tmpdir.h"
+#include "tests/lib/wait.h"
 
 #define WORKERS 8u
 
@@ -111,4 +112,24 @@ START_TEST(every_table_fits_and_status_is_one_screen)
 }
 END_TEST
 
-CHECK_MAIN("ctl/width", CHECK_LIFE_S, every_help_fits, every_table_fits_and_status_is_one_screen)
+/* A tier whose memory is not all there has a line more. */
+START_TEST(status_fits_without_all_memory)
+{
+    char output[4096];
+    uint64_t fired;
+    struct daemon *d =
+        daemon_start_armed(NULL, "device.populate", 1, 1, &fired, output, sizeof(output));
+
+    ck_assert_ptr_nonnull(d);
+    daemon_log_expect(d, "no memory to populate");
+    daemon_log_expect(d, "no memory for a part of a tier");
+    wait_for(daemon_log_count(d, "no memory for a part of a tier") == 2, 5000);
+    ck_assert_int_eq(SHOW("--socket", daemon_socket(d), "status"), 0);
+    ck_assert_ptr_nonnull(strstr(pty.text, "memory found for"));
+    expect_width("status");
+    daemon_stop(d);
+}
+END_TEST
+
+CHECK_MAIN("ctl/width", CHECK_LIFE_S, every_help_fits, every_table_fits_and_status_is_one_screen,
+           status_fits_without_all_memory)
