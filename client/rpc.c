@@ -17,6 +17,8 @@
 
 /* How long to pause where the kernel gives no event to wait for. */
 #define RETRY_US 1000u
+/* Of a path that is too long to be one, before what is wrong. */
+#define PATH_SHOWN 128
 
 struct rpc_out {
     struct rpc_out *next;
@@ -117,7 +119,7 @@ kvc_status rpc_open(struct rpc *rpc, const char *path, uint64_t deadline_us)
     while ((status = wire_connect(path, &sock)) == KVC_E_BUSY && rpc_now_us() < deadline_us)
         pause_until(deadline_us);
     if (status != KVC_OK)
-        return rpc_fail(rpc, status, "socket", "%s: %s", path,
+        return rpc_fail(rpc, status, "socket", "%.*s: %s", PATH_SHOWN, path,
                         status == KVC_E_BUSY ? kvc_status_text(status) : strerror(errno));
     rpc->sock = sock;
     rpc->broken = KVC_OK;

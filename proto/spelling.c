@@ -39,5 +39,5 @@ bool spelling_is_near(const char *given, const char *known)
 {
     size_t distance = spelling_distance(given, known);
 
-    return distance <= 3 && distance < strlen(given);
+    return distance <= 3 && 2 * distance <= strlen(given);
 }

@@ -38,8 +38,12 @@ int config_command(struct ctl *ctl, int argc, char **argv)
 
     if (!option_parse(ctl, &table, argc, argv, NULL, &n, &result))
         return result;
-    if (n > 0 && (n != 3 || strcmp(argv[1], "set") != 0))
+    if (n > 0 && strcmp(argv[1], "set") != 0)
         return ctl_usage(ctl, "config takes set NAME VALUE", argv[1]);
+    if (n > 0 && n != 3) {
+        fprintf(stderr, "%s: config set needs NAME VALUE\n", ctl->program);
+        return CTL_USAGE;
+    }
     client = ctl_connect(ctl);
     if (!client)
         return CTL_FAILED;

@@ -108,9 +108,38 @@ kvc_client *ctl_connect(const struct ctl *ctl)
     return NULL;
 }
 
+/* What a request calls a thing, and what it is on a command line: "" says its name itself. */
+static const struct {
+    const char *field, *option;
+} fields[] = {
+    {"value: ", ""},
+    {"key_prefix: ", "--prefix: "},
+    {"after: ", "--after: "},
+    {"gpu_bytes: ", "--gpu: "},
+    {"host_bytes: ", "--host: "},
+    {"leases: ", "--leases: "},
+};
+
+/* A value that only the daemon can judge. */
+static bool fail_of_option(const struct ctl *ctl, const char *detail)
+{
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        const size_t length = strlen(fields[i].field);
+
+        if (strncmp(detail, fields[i].field, length) == 0) {
+            fprintf(stderr, "%s: %s%s\n", ctl->program, fields[i].option, detail + length);
+            return true;
+        }
+    }
+    return false;
+}
+
 int ctl_fail(const struct ctl *ctl, kvc_client *client, const char *what, kvc_status status)
 {
     const char *detail = client ? kvc_error(client) : "";
+
+    if (status == KVC_E_INVALID && fail_of_option(ctl, detail))
+        return CTL_FAILED;
     fprintf(stderr, "%s: %s: %s%s%s\n", ctl->program, what, kvc_text(status), *detail ? ": " : "",
             detail);
     print_hint(ctl, status);
@@ -127,7 +156,7 @@ static void usage(FILE *to)
 {
     fputs("usage: kvcachectl [--socket PATH] [--json] COMMAND [options]\n\n", to);
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
+        fprintf(to, "  %-11s %s\n", commands[i].name, commands[i].help);
     fputs("\nkvcachectl COMMAND --help lists the options of a command.\n"
           "The socket is --socket, else $KVCACHE_SOCKET, else /run/kvcached/kvcached.sock.\n"
           "Exit status: 0 done, 1 asked and failed, 2 not understood.\n",

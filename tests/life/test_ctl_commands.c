@@ -81,6 +81,43 @@ START_TEST(what_is_mistyped_is_refused_with_what_was_meant)
     }
     ck_assert_int_eq(CTL_RUN("status", "--frobnicate"), 2);
     ck_assert_ptr_null(strstr(ctl_err(), "did you mean"));
+    ck_assert_int_eq(CTL_RUN("help"), 2); // no "top"
+    ck_assert_ptr_null(strstr(ctl_err(), "did you mean"));
+}
+END_TEST
+
+// What only the daemon can judge: in words of the command line, and each name once.
+START_TEST(a_value_that_the_daemon_refuses_is_named_as_it_was_given)
+{
+    struct daemon *d = daemon_start(NULL);
+    const char *socket = daemon_socket(d);
+    const struct {
+        const char *words[6], *said;
+    } cases[] = {
+        {{"config", "set", "lease", "7s"},
+         "unknown option \"lease\"; did you mean \"lease-time\"?"},
+        {{"config", "set", "lease-time", "7"},
+         "lease-time: \"7\" is not digits and one of ms, s, m, h"},
+        {{"log-level", "loud"}, "log-level: \"loud\" is none of error, warning, info, debug"},
+        {{"blocks", "--prefix", "zz"}, "--prefix: not up to 32 hex digits"},
+        {{"events", "--after", "9999"}, "--after: nothing of this number has happened yet"},
+        {{"quota", "--namespace", "a7", "--gpu", "-1"},
+         "--gpu: a quota is more than 0; clear ends one"},
+    };
+    struct talk_worker w = talk_worker(socket, KVCACHE__ROLE__ROLE_WORKER, 0xa7);
+    char said[256];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *args[9] = {"--socket", socket};
+
+        for (size_t j = 0; j < 6 && cases[i].words[j] != NULL; j++)
+            args[2 + j] = cases[i].words[j];
+        snprintf(said, sizeof(said), "kvcachectl: %s\n", cases[i].said);
+        ck_assert_msg(ctl_run(args) == 1, "row %zu", i);
+        ck_assert_str_eq(ctl_err(), said);
+    }
+    talk_worker_close(&w);
+    daemon_stop(d);
 }
 END_TEST
 
@@ -115,6 +152,7 @@ START_TEST(without_a_daemon_it_fails_with_1)
 {
     static const char *const commands[] = {"status", "ping", "clients"};
     const char *path = tmpdir_file("absent");
+    char path_of_200[201] = "";
 
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
         ck_assert_int_eq(CTL_RUN(commands[i], "--socket", path), 1);
@@ -123,6 +161,10 @@ START_TEST(without_a_daemon_it_fails_with_1)
         ck_assert_ptr_nonnull(strstr(ctl_err(), "hint: is kvcached running"));
     }
     ck_assert_int_eq(CTL_RUN("--socket", path, "replay", "-"), 1);
+    // A path that no socket can have leaves room for the reason.
+    memset(path_of_200, 'x', sizeof(path_of_200) - 1);
+    ck_assert_int_eq(CTL_RUN("ping", "--socket", path_of_200), 1);
+    ck_assert_ptr_nonnull(strstr(ctl_err(), "File name too long"));
 }
 END_TEST
 
@@ -254,9 +296,9 @@ START_TEST(a_quota_is_set_and_shown)
     ck_assert_str_eq(ctl_out(), "quota set for 1 namespace\n");
 
     ck_assert_int_eq(CTL_RUN("--socket", socket, "quota", "--namespace", "a7", "--gpu", "0"), 1);
-    ck_assert_ptr_nonnull(strstr(ctl_err(), "gpu_bytes"));
+    ck_assert_ptr_nonnull(strstr(ctl_err(), "--gpu:"));
     ck_assert_int_eq(CTL_RUN("--socket", socket, "quota", "--namespace", "a7", "--host=-1G"), 1);
-    ck_assert_ptr_nonnull(strstr(ctl_err(), "host_bytes"));
+    ck_assert_ptr_nonnull(strstr(ctl_err(), "--host:"));
     ck_assert_int_eq(CTL_RUN("--socket", socket, "quota", "--namespace", "a7", "--gpu", "17M"), 1);
     ck_assert_int_eq(CTL_RUN("--socket", socket, "quota", "--namespace", "b8", "--gpu", "1M"), 1);
     ck_assert_int_eq(CTL_RUN("--socket", socket, "quota", "--namespace", "a7", "--gpu", "much"), 2);
@@ -269,5 +311,6 @@ END_TEST
 
 CHECK_MAIN("ctl/commands", CHECK_LIFE_S, usage_is_exit_status_2, help_and_version,
            what_is_mistyped_is_refused_with_what_was_meant, every_command_has_its_help,
+           a_value_that_the_daemon_refuses_is_named_as_it_was_given,
            without_a_daemon_it_fails_with_1, of_a_daemon_that_is_stopped_it_says_so,
            ping_and_clients, S42_flush_pin_and_namespaces, a_quota_is_set_and_shown)

@@ -95,7 +95,7 @@ START_TEST(blocks_of_a_namespace_and_of_a_prefix)
     ck_assert_uint_eq(count(LIST(socket, "layouts", NULL)), 2);
 
     ck_assert_int_eq(CTL_RUN("blocks", "--prefix", "xyz", "--socket", socket), 1);
-    ck_assert_ptr_nonnull(strstr(ctl_err(), "key_prefix"));
+    ck_assert_ptr_nonnull(strstr(ctl_err(), "--prefix: not up to 32"));
     ck_assert_int_eq(CTL_RUN("blocks", "--namespace", "c9", "--socket", socket), 1);
     ck_assert_int_eq(CTL_RUN("blocks", "--limit", "0", "--socket", socket), 2);
     ck_assert_int_eq(CTL_RUN("blocks", "--after", "next", "--socket", socket), 2);
