@@ -12,6 +12,12 @@
  * descriptor to poll (kvc_fd). A client is unusable in a forked child (KVC_E_FORKED); its memory
  * is not inherited.
  *
+ * Streams: what a call enqueues are one or more kernels, which may overlap each other but begin
+ * when all that was on the stream before has ended, whatever that lets begin early. No other thread
+ * may enqueue anything on the stream while the call runs. What comes later on it finds the copy
+ * made; a kernel that was launched so that it may begin early (programmatic dependent launch) has
+ * to wait for what is in front of it first, as behind any other kernel.
+ *
  * Errors: every call returns a kvc_status; out-parameters are set only on KVC_OK unless said
  * otherwise. Whatever goes wrong is a miss or a block not saved, never wrong bytes: an engine may
  * ignore every error but those of arguments. After KVC_E_PROTOCOL, KVC_E_DISCONNECTED or

@@ -15,6 +15,7 @@
 
 struct play {
     bool by_daemon;
+    int ordinal; // of the worker's GPU; the daemon's memory is on the first
 };
 
 struct engine {
@@ -23,14 +24,16 @@ struct engine {
     uint64_t sink, out;
 };
 
-static void open_engine(struct engine *e, const struct scene_daemon *d, bool by_daemon)
+static void open_engine(struct engine *e, const struct scene_daemon *d, const struct play *p)
 {
     struct worker *w = &e->w;
     void *module;
 
-    worker_open_with(
-        w, d,
-        &(struct worker_options){.role = KVC_ROLE_WORKER, .n_blocks = N, .by_daemon = by_daemon});
+    worker_open_with(w, d,
+                     &(struct worker_options){.role = KVC_ROLE_WORKER,
+                                              .n_blocks = N,
+                                              .ordinal = p->ordinal,
+                                              .by_daemon = p->by_daemon});
     CUDA(w, memory_alloc(&e->sink, EARLY_BLOCKS * EARLY_THREADS * sizeof(uint64_t)));
     CUDA(w, memory_alloc(&e->out, N * SCENE_BLOCK_BYTES));
     e->kernel = NULL;
@@ -98,7 +101,7 @@ static void play_between(const struct scene_daemon *d, void *arg)
     struct worker *w = &e.w;
     uint64_t poison = 0;
 
-    open_engine(&e, d, p->by_daemon);
+    open_engine(&e, d, p);
     CUDA(w, memory_alloc(&poison, N * SCENE_BLOCK_BYTES));
     CUDA(w, set_async(poison, 0x5e, N * SCENE_BLOCK_BYTES, w->stream));
     for (uint32_t i = 0; i < ROUNDS; i++) {
@@ -118,9 +121,8 @@ static void play_between(const struct scene_daemon *d, void *arg)
     worker_close(w);
 }
 
-static void run(const char *gpu_bytes, const char *host_bytes, bool by_daemon)
+static void run(const char *gpu_bytes, const char *host_bytes, struct play p)
 {
-    struct play p = {by_daemon};
     struct scene_daemon d;
 
     scene_daemon_start(
@@ -133,27 +135,33 @@ static void run(const char *gpu_bytes, const char *host_bytes, bool by_daemon)
 
 static void gpu_tier(void)
 {
-    run("512M", "0", false);
+    run("512M", "0", (struct play){.ordinal = 0});
 }
 
 static void host_tier(void)
 {
-    run("0", "512M", false);
+    run("0", "512M", (struct play){.ordinal = 0});
 }
 
 static void gpu_tier_by_daemon(void)
 {
-    run("512M", "0", true);
+    run("512M", "0", (struct play){.by_daemon = true});
 }
 
 static void host_tier_by_daemon(void)
 {
-    run("0", "512M", true);
+    run("0", "512M", (struct play){.by_daemon = true});
+}
+
+static void tier_of_another_gpu(void)
+{
+    run("512M", "0", (struct play){.ordinal = 1});
 }
 
 static const struct scene_test tests[] = {
     {"early kernels, GPU tier", gpu_tier, 0},
     {"early kernels, host tier", host_tier, 0},
+    {"early kernels, GPU tier of another GPU", tier_of_another_gpu, 0},
     {"early kernels, GPU tier, by the daemon", gpu_tier_by_daemon, 0},
     {"early kernels, host tier, by the daemon", host_tier_by_daemon, 0},
 };
