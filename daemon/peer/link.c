@@ -120,7 +120,7 @@ static void refuse(struct link *link, kvc_status status, const char *why)
     link_end(link, why);
 }
 
-/* Greeting. */
+/* Greeting. What cannot be sent has ended the link, and nothing follows on it. */
 
 static void send_hello(struct link *link)
 {
@@ -191,6 +191,8 @@ static void take_hello(struct link *link, const struct message_hello *hello, con
     memcpy(link->hello_in, body, MESSAGE_HELLO_BYTES);
     if (link->side == SECRET_SOURCE)
         send_hello(link);
+    if (link->state == LINK_CLOSING)
+        return;
     if (hello->secret != (link->config->secret->len > 0)) {
         refuse(link, KVC_E_DENIED,
                hello->secret ? "it has a secret, this daemon has none"
@@ -216,7 +218,8 @@ static void take_proof(struct link *link, const uint8_t *mac)
     }
     if (link->side == SECRET_SOURCE)
         send_proof(link);
-    be_ready(link);
+    if (link->state != LINK_CLOSING)
+        be_ready(link);
 }
 
 static void take_ready(struct link *link, const struct message_ready *ready)
@@ -405,15 +408,6 @@ static void connected_cb(uv_connect_t *connecting, int status)
     send_hello(link);
 }
 
-bool link_is_loopback(const struct sockaddr_storage *address)
-{
-    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
-
-    if (address->ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
-}
-
 /* Whom the other side sees is who listens here, wherever that address reaches. */
 static int bind_from(struct link *link, const struct sockaddr *address)
 {
@@ -480,22 +474,6 @@ kvc_status link_accept(const struct link_config *config, uv_stream_t *listener, 
     }
     *ret = link;
     return KVC_OK;
-}
-
-bool link_peer(const struct link *link, struct sockaddr_storage *address)
-{
-    int len = sizeof(*address);
-
-    memset(address, 0, sizeof(*address));
-    return uv_tcp_getpeername(&link->tcp, (struct sockaddr *)address, &len) == 0;
-}
-
-bool link_self(const struct link *link, struct sockaddr_storage *address)
-{
-    int len = sizeof(*address);
-
-    memset(address, 0, sizeof(*address));
-    return uv_tcp_getsockname(&link->tcp, (struct sockaddr *)address, &len) == 0;
 }
 
 #endif

@@ -79,7 +79,8 @@ struct link {
 /* Connects to an address. */
 kvc_status link_connect(const struct link_config *config, const struct sockaddr *address,
                         const char *name, void *arg, struct link **link);
-/* Takes a connection that waits at a listener. */
+/* Takes a connection that waits at a listener; out of memory it waits there on, and with it all
+ * that come later. */
 kvc_status link_accept(const struct link_config *config, uv_stream_t *listener, void *arg,
                        struct link **link);
 bool link_is_loopback(const struct sockaddr_storage *address);

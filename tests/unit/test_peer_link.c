@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "daemon/base/fault.h"
 #include "daemon/base/mem.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/wait.h"
@@ -18,9 +19,10 @@ struct side {
 
 static uv_loop_t loop;
 static uv_tcp_t listener;
-static struct secret none;
+static struct secret secret; /* of both; none but in a test of greetings */
 static struct link_config config;
 static struct side asker, source;
+static kvc_status connect_status, accept_status;
 static uint8_t nothing[MESSAGE_BODY_MAX];
 
 static bool turn(void)
@@ -66,13 +68,16 @@ static const struct link_events events = {on_ready, on_open, on_message, on_ende
 static void connection_cb(uv_stream_t *stream, int status)
 {
     ck_assert_int_eq(status, 0);
-    ck_assert_int_eq(link_accept(&config, stream, &source, &source.link), KVC_OK);
+    accept_status = link_accept(&config, stream, &source, &source.link);
 }
 
-static void begin(void)
+static void listen_and_connect(void)
 {
     struct sockaddr_storage address;
     int len = sizeof(address);
+
+    asker = source = (struct side){0};
+    accept_status = KVC_OK;
 
     ck_assert_int_eq(uv_loop_init(&loop), 0);
     uv_ip4_addr("127.0.0.1", 0, (struct sockaddr_in *)&address);
@@ -81,9 +86,15 @@ static void begin(void)
     ck_assert_int_eq(uv_listen((uv_stream_t *)&listener, 1, connection_cb), 0);
     ck_assert_int_eq(uv_tcp_getsockname(&listener, (struct sockaddr *)&address, &len), 0);
     config = (struct link_config){
-        .loop = &loop, .epoch = 1, .secret = &none, .greet_ms = MS, .events = &events};
-    ck_assert_int_eq(
-        link_connect(&config, (struct sockaddr *)&address, "source", &asker, &asker.link), KVC_OK);
+        .loop = &loop, .epoch = 1, .secret = &secret, .greet_ms = MS, .events = &events};
+    connect_status =
+        link_connect(&config, (struct sockaddr *)&address, "source", &asker, &asker.link);
+}
+
+static void begin(void)
+{
+    listen_and_connect();
+    ck_assert_int_eq(connect_status, KVC_OK);
     wait_for(turn() && asker.open && source.open, MS);
 }
 
@@ -242,8 +253,39 @@ START_TEST(T13_a_link_that_ends_with_something_unsent)
 }
 END_TEST
 
+/* Memory for each thing that a greeting makes, at both ends, is missing once: whatever it was, the
+ * link comes to nothing at both, once. _i: without a secret, and with one. */
+static bool is_decided(void)
+{
+    if (connect_status != KVC_OK || accept_status != KVC_OK)
+        return true;
+    return (asker.open && source.open) || (asker.link == NULL && source.link == NULL);
+}
+
+START_TEST(T13_a_greeting_that_runs_out_of_memory)
+{
+    const uint32_t made = _i == 0 ? 6 : 8; /* two links, and what both send */
+    uint32_t k = 0;
+    bool fired = true;
+
+    if (_i == 1)
+        secret.len = (size_t)snprintf((char *)secret.bytes, sizeof(secret.bytes), "of both sides");
+    for (; fired; k++) {
+        fault_arm("mem.alloc", k, 1);
+        listen_and_connect();
+        wait_for(turn() && is_decided(), MS);
+        fired = fault_fired("mem.alloc") > 0;
+        fault_off("mem.alloc");
+        ck_assert_msg(fired != (asker.open && source.open), "allocation %u", k);
+        end();
+    }
+    ck_assert_uint_eq(k, made + 1);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("peer/link", CHECK_UNIT_S,
                  {T16_what_is_unsent_counts_as_the_memory_that_it_takes, 0, 0},
                  {T16_what_was_sent_counts_no_more, 0, 0}, {T16_who_does_not_read_is_cut, 0, 1},
                  {T16_who_reads_again_gets_everything_in_order, 0, 0},
-                 {T13_a_link_that_ends_with_something_unsent, 0, 0})
+                 {T13_a_link_that_ends_with_something_unsent, 0, 0},
+                 {T13_a_greeting_that_runs_out_of_memory, 0, 1})
