@@ -208,23 +208,22 @@ static void make_room(struct peers *peers)
     }
 }
 
-void guest_accept(struct peers *peers, uv_stream_t *listener)
+bool guest_accept(struct peers *peers)
 {
     struct guest *g = mem_zalloc(sizeof(*g));
     struct sockaddr_storage address;
 
-    if (g == NULL) {
-        log_warn("peer", "cannot accept reason=\"out of memory\"");
-        return;
-    }
+    if (g == NULL)
+        return false;
     g->peers = peers;
     g->tenant = peers->tenant;
     list_init(&g->waiting);
     list_init(&g->running);
     list_init(&g->link);
-    if (link_accept(&peers->serve_links, listener, g, &g->control) != KVC_OK) {
+    if (link_accept(&peers->serve_links, (uv_stream_t *)&peers->listener, g, &g->control) !=
+        KVC_OK) {
         mem_free(g);
-        return;
+        return false;
     }
     make_room(peers);
     list_push_back(&peers->guests, &g->link);
@@ -236,6 +235,7 @@ void guest_accept(struct peers *peers, uv_stream_t *listener)
         log_warn("peer", "a stranger is refused address=%s", g->name);
         link_end(g->control, "a stranger");
     }
+    return true;
 }
 
 /* Its pings have stopped: it is gone, or hangs. */

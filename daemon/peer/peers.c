@@ -71,6 +71,18 @@ bool peers_admit(const struct peers *peers, const struct sockaddr_storage *addre
     return named || (admitted && !unknown);
 }
 
+/* The loop brings nobody else before this one is taken: without memory he is tried at each tick. */
+static void accept_one(struct peers *peers)
+{
+    const bool waited = peers->accept_waits;
+
+    peers->accept_waits = !guest_accept(peers);
+    if (peers->accept_waits && !waited)
+        log_warn("peer", "accept paused reason=no_memory");
+    else if (waited && !peers->accept_waits)
+        log_info("peer", "accept resumed");
+}
+
 static void connection_cb(uv_stream_t *listener, int status)
 {
     struct peers *peers = container_of((uv_tcp_t *)listener, struct peers, listener);
@@ -78,7 +90,7 @@ static void connection_cb(uv_stream_t *listener, int status)
     if (status < 0)
         log_warn("peer", "cannot accept reason=\"%s\"", uv_strerror(status));
     else
-        guest_accept(peers, listener);
+        accept_one(peers);
 }
 
 static kvc_status listen_at(struct peers *peers, char *why, size_t size)
@@ -238,6 +250,8 @@ static void tick_cb(uv_timer_t *timer)
     struct guest *guest, *after;
     bool busy = peers->n_fetches > 0;
 
+    if (peers->accept_waits)
+        accept_one(peers);
     list_for_each(peer, &peers->list, link) {
         /* UCX wakes nobody when a connection has been made. */
         busy = busy || (peer->state == PEER_LINKING && peer->endpoint != NULL);

@@ -146,6 +146,7 @@ struct peers {
     uint32_t handles; /* that are open: listener, tick */
     uint32_t workers; /* of ask and serve, that are open */
     bool stopping, draining, listening;
+    bool accept_waits;           /* somebody at the listener, for memory */
     struct directory *directory; /* NULL: there is none */
     char directory_host[PEER_NAME_MAX], directory_port[8];
     uint32_t tenant; /* of peers that name none, and of the directory */
@@ -233,7 +234,7 @@ void peer_free(struct peer *peer);
 extern const struct link_events peer_events;
 
 /* guest.c */
-void guest_accept(struct peers *peers, uv_stream_t *listener);
+bool guest_accept(struct peers *peers); /* false: it waits on at the listener, for memory */
 void guest_look(struct guest *guest, uint64_t now);
 void guest_settle(struct guest *guest);
 /* UCX is called: of a peers. */
