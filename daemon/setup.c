@@ -1,5 +1,6 @@
 #include "daemon/setup.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
