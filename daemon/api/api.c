@@ -13,7 +13,6 @@
 #include "daemon/api/wake.h"
 #include "daemon/api/watch.h"
 #include "daemon/base/clock.h"
-#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/store/figures.h"
 

@@ -2,7 +2,6 @@
 
 #include "daemon/conn/codec_memory.h"
 #include "proto/kvcache.pb-c.h"
-#include "proto/status.h"
 
 /*
  * protobuf-c takes non-const pointers to what it only reads. A string field is never NULL here: the

@@ -10,7 +10,6 @@
 
 #include "client/pause.h"
 #include "tests/lib/check_main.h"
-#include "tests/lib/proc.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/talk_worker.h"
 #include "tests/lib/wait.h"

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"
-#include "tests/lib/proc.h"
 #include "tests/lib/stage.h"
 #include "tests/lib/talk_worker.h"
 #include "tests/lib/tmpdir.h"

@@ -4,7 +4,6 @@
 #include <check.h>
 #include <stddef.h>
 
-#include "daemon/base/log.h"
 #include "kernels/pack.h"
 #include "tests/lib/check_main.h"
 

@@ -10,7 +10,6 @@
 #include "tests/lib/ctl.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/engine.h"
-#include "tests/lib/proc.h"
 #include "tests/lib/talk_worker.h"
 #include "tests/lib/wait.h"
 

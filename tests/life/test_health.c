@@ -7,7 +7,6 @@
 #include "tests/lib/engine.h"
 #include "tests/lib/http.h"
 #include "tests/lib/talk_worker.h"
-#include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
 
 #define MINUTE_US 60000000ull

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
-#include "daemon/base/fd.h"
 #include "daemon/base/log.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/tmpdir.h"

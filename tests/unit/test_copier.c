@@ -8,7 +8,6 @@
 #include "daemon/base/guard.h"
 #include "daemon/tier/copier.h"
 #include "tests/lib/check_main.h"
-#include "tests/lib/wait.h"
 
 #define MIB  (1ull << 20)
 #define JOBS 40u

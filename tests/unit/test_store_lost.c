@@ -1,6 +1,5 @@
 /* Extents whose memory fails, as when a GPU is lost: what is left, and what loads and saves say. */
 
-#include "daemon/base/clock.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 

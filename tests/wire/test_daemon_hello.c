@@ -8,7 +8,6 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/talk.h"
-#include "tests/lib/wait.h"
 
 static Kvcache__Hello make_hello(Kvcache__Role role)
 {
