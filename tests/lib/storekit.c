@@ -205,6 +205,16 @@ struct store_stats kit_stats(struct kit *kit)
     return stats;
 }
 
+uint32_t kit_lost_extents(struct kit *kit)
+{
+    const struct table *table = store_table(kit->store);
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < table_header(table)->tiers[TIER_GPU].extents; i++)
+        n += table_extent(table, TIER_GPU, i)->state == EXTENT_LOST;
+    return n;
+}
+
 void kit_tick(struct kit *kit)
 {
     uint64_t wake = 0;

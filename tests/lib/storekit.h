@@ -208,6 +208,9 @@ void kit_load(struct kit *kit, struct kit_owner *owner, uint64_t lease, uint32_t
 /* Any load, that may be refused; first is both the lease's block and the key. */
 kvc_status kit_try_load(struct kit *kit, struct kit_owner *owner, const struct store_load *request,
                         struct kit_load *load);
+/* Blocks of the part, of any lease; a refusal tells no location. */
+kvc_status kit_try_load_part(struct kit *kit, struct kit_owner *owner, uint64_t lease,
+                             uint32_t first, uint32_t count, struct kit_load *load);
 /* Compares every byte and checksum. */
 void kit_verify(struct kit *kit, const struct kit_load *load);
 void kit_close_load(struct kit *kit, const struct kit_load *load);
@@ -230,6 +233,9 @@ uint32_t kit_unpin(struct kit *kit, struct store_scope scope);
 struct kit_owner *kit_worker_of(struct kit *kit, const char *tenant);
 /* It unmaps all that it was asked to, and says so. */
 void kit_unmap(struct kit *kit, struct kit_owner *owner);
+
+/* How many extents of the GPU tier are lost. */
+uint32_t kit_lost_extents(struct kit *kit);
 
 void kit_tick(struct kit *kit);
 void kit_check(struct kit *kit);

@@ -124,6 +124,19 @@ void kit_verify(struct kit *kit, const struct kit_load *load)
     free(expected);
 }
 
+kvc_status kit_try_load_part(struct kit *kit, struct kit_owner *owner, uint64_t lease,
+                             uint32_t first, uint32_t count, struct kit_load *load)
+{
+    const struct store_load request = {
+        .lease = lease, .part = kit->part, .epoch = kit->epoch, .first = first, .count = count};
+    kvc_status status = kit_try_load(kit, owner, &request, load);
+
+    if (status != KVC_OK)
+        for (uint32_t i = 0; i < KIT_KEYS; i++)
+            ck_assert_uint_eq(load->locations[i].generation, 0);
+    return status;
+}
+
 void kit_close_load(struct kit *kit, const struct kit_load *load)
 {
     if (load->copy) {

@@ -8,24 +8,14 @@
 #include "proto/key.h"
 #include "proto/wire.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/tree.h"
 
 static char document[256 * 1024];
-
-static void read_file(const char *path, char *text, size_t size)
-{
-    FILE *file = fopen(path, "r");
-
-    ck_assert_msg(file != NULL, "no %s: run it from the top of the tree", path);
-    size_t n = fread(text, 1, size - 1, file);
-    ck_assert_msg(n < size - 1, "%s is longer than expected", path);
-    text[n] = '\0';
-    fclose(file);
-}
 
 // The section of PROTOCOL.md under a heading, up to the next one of the same level.
 static const char *section(const char *heading)
 {
-    read_file("proto/PROTOCOL.md", document, sizeof(document));
+    tree_read("proto/PROTOCOL.md", document, sizeof(document));
     char *start = strstr(document, heading);
     ck_assert_msg(start != NULL, "no section '%s'", heading);
     start += strlen(heading);
@@ -135,7 +125,7 @@ START_TEST(test_limits)
     const char *text = section("\n## Limits and defaults\n");
     char row[128];
 
-    read_file("proto/limits.h", header, sizeof(header));
+    tree_read("proto/limits.h", header, sizeof(header));
     // Also the guard, which is KVC_LIMITS_H.
     ck_assert_msg(count_of(header, "\n#define KVC_") == LIMITS + 1,
                   "limits.h has names that this test does not know");
@@ -180,7 +170,7 @@ START_TEST(test_status_codes)
 {
     static char header[64 * 1024];
 
-    read_file("proto/status.h", header, sizeof(header));
+    tree_read("proto/status.h", header, sizeof(header));
     rows = section("\n## Status codes\n");
     // KVC_OK has a row of its own kind.
     size_t n = each_number(header, "KVC_E_", find_status);
@@ -202,7 +192,7 @@ START_TEST(test_status_texts)
 {
     static char header[64 * 1024];
 
-    read_file("proto/status.h", header, sizeof(header));
+    tree_read("proto/status.h", header, sizeof(header));
     ck_assert_uint_ge(each_number(header, "KVC_E_", have_text), 25);
     ck_assert_str_eq(kvc_status_text(KVC_OK), "ok");
     // Off the wire, from a newer daemon or a broken one.
@@ -230,7 +220,7 @@ START_TEST(test_types)
     static const uint16_t notices[] = {WIRE_SAVE_DONE, WIRE_EXTENTS, WIRE_STOPPING};
     char row[128];
 
-    read_file("proto/wire.h", header, sizeof(header));
+    tree_read("proto/wire.h", header, sizeof(header));
     rows = section("\n## Messages\n");
     ck_assert_uint_eq(each_number(header, "WIRE_", find_type), WIRE_TYPE_MAX + 1);
     for (size_t i = 0; i < sizeof(notices) / sizeof(notices[0]); i++) {
@@ -248,7 +238,7 @@ START_TEST(test_bodies)
     char name[64], word[80];
     size_t n = 0;
 
-    read_file("proto/kvcache.proto", proto, sizeof(proto));
+    tree_read("proto/kvcache.proto", proto, sizeof(proto));
     rows = section("\n## Messages\n");
     for (const char *at = rows; (at = strstr(at, "\n| ")) != NULL; at++) {
         char reply[64];

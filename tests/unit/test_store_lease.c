@@ -34,19 +34,6 @@ static kvc_status ask(struct kit_owner *owner, struct ask ask, struct store_look
     return status;
 }
 
-static kvc_status try_load(struct kit_owner *owner, uint64_t lease, uint32_t first, uint32_t count)
-{
-    struct store_load request = {
-        .lease = lease, .part = kit.part, .epoch = kit.epoch, .first = first, .count = count};
-    kvc_status status;
-
-    status = kit_try_load(&kit, owner, &request, &load);
-    if (status != KVC_OK)
-        for (uint32_t i = 0; i < KIT_KEYS; i++)
-            ck_assert_uint_eq(load.locations[i].generation, 0);
-    return status;
-}
-
 START_TEST(S27_the_longest_published_prefix_is_leased)
 {
     struct kit_owner *worker = kit_open_with(&kit, 16, 16, 4);
@@ -110,7 +97,7 @@ START_TEST(S27_a_repeated_lookup_that_finds_nothing_ends_the_lease)
     ck_assert_int_eq(ask(worker, (struct ask){.request = 7, .first = 50, .n = 4}, &b), KVC_OK);
     ck_assert_uint_eq(b.lease, 0);
     ck_assert_uint_eq(kit_stats(&kit).leases, 0);
-    ck_assert_int_eq(try_load(worker, a.lease, 0, 1), KVC_E_EXPIRED);
+    ck_assert_int_eq(kit_try_load_part(&kit, worker, a.lease, 0, 1, &load), KVC_E_EXPIRED);
     kit_close(&kit);
 }
 END_TEST
@@ -134,7 +121,7 @@ START_TEST(S27_a_lookup_appends_to_a_lease)
     ck_assert_int_eq(
         ask(worker, (struct ask){.lease = a.lease, .offset = 4, .first = 4, .n = 8}, &b), KVC_OK);
     ck_assert_uint_eq(b.count, 10);
-    ck_assert_int_eq(try_load(worker, a.lease, 0, 10), KVC_OK);
+    ck_assert_int_eq(kit_try_load_part(&kit, worker, a.lease, 0, 10, &load), KVC_OK);
     kit_verify(&kit, &load);
     kit_close_load(&kit, &load);
     /* Nothing found behind an offset shortens the lease to it. */
@@ -197,7 +184,7 @@ START_TEST(S28_a_lease_on_a_block_that_is_being_demoted)
     ck_assert_int_eq(kit_save_open(&kit, worker, &entry, 1, &save), KVC_OK);
     ck_assert_uint_eq(kit.n_moves, 2); /* 7 and 6 */
     ck_assert_uint_eq(kit_lookup(&kit, worker, 6, 2, &lease), 2);
-    ck_assert_int_eq(try_load(worker, lease, 0, 2), KVC_OK);
+    ck_assert_int_eq(kit_try_load_part(&kit, worker, lease, 0, 2, &load), KVC_OK);
     load.first = 6;
     kit_moves(&kit, 2, _i ? KVC_OK : KVC_E_DEVICE);
     /* Clean now, perhaps, but not to be dropped. */
@@ -281,7 +268,7 @@ START_TEST(S35_a_lease_is_handed_over)
     store_owner_end(kit.store, scheduler->owner);
     kit_tick(&kit);
     ck_assert(scheduler->freed);
-    ck_assert_int_eq(try_load(worker, adopted.lease, 0, 8), KVC_OK);
+    ck_assert_int_eq(kit_try_load_part(&kit, worker, adopted.lease, 0, 8, &load), KVC_OK);
     kit_verify(&kit, &load);
     kit_close_load(&kit, &load);
     /* A lease that nobody loads ends by its time. */
@@ -364,8 +351,8 @@ START_TEST(S36_leased_in_all_parts_or_in_none)
     ck_assert_int_eq(store_lookup(kit.store, worker->owner, &request, &result, &kit.why), KVC_OK);
     ck_assert_uint_eq(result.count, 3);
     kit_check(&kit);
-    ck_assert_int_eq(try_load(worker, result.lease, 0, 4), KVC_E_INVALID);
-    ck_assert_int_eq(try_load(worker, result.lease, 0, 3), KVC_OK);
+    ck_assert_int_eq(kit_try_load_part(&kit, worker, result.lease, 0, 4, &load), KVC_E_INVALID);
+    ck_assert_int_eq(kit_try_load_part(&kit, worker, result.lease, 0, 3, &load), KVC_OK);
     kit_close_load(&kit, &load);
     parts[1] = parts[0];
     ck_assert_int_eq(store_lookup(kit.store, worker->owner, &request, &result, &kit.why),

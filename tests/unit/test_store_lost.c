@@ -7,16 +7,6 @@
 
 static struct kit kit;
 
-static uint32_t count_lost(void)
-{
-    const struct table *table = store_table(kit.store);
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < table_header(table)->tiers[TIER_GPU].extents; i++)
-        n += table_extent(table, TIER_GPU, i)->state == EXTENT_LOST;
-    return n;
-}
-
 static void run(struct kit_owner *owner, uint32_t ms)
 {
     for (uint32_t i = 0; i < ms; i++) {
@@ -79,7 +69,7 @@ START_TEST(all_of_the_gpu_tier_is_lost)
     kit_put(&kit, worker, 100, 8);
     ck_assert(kit_in_tier(&kit, 100, TIER_HOST) && !kit_in_tier(&kit, 100, TIER_GPU));
     run(worker, 50);
-    ck_assert_uint_eq(count_lost(), 3);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 3);
     ck_assert_uint_eq(kit_stats(&kit).lost_extents, 3);
     ck_assert_uint_eq(kit_stats(&kit).tier[TIER_GPU].used_slots, 0);
     kit_close(&kit);
@@ -100,7 +90,7 @@ START_TEST(a_part_of_the_gpu_tier_is_lost)
     ck_assert_uint_eq(count_hits(100, SLOTS), SLOTS);
     ck_assert(kit_in_tier(&kit, 100, TIER_GPU));
     run(worker, 50);
-    ck_assert_uint_eq(count_lost(), 2);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 2);
     ck_assert_uint_eq(count_hits(100, SLOTS), SLOTS);
     lose_gpu(0, 2); /* once more changes nothing */
     run(worker, 50);
@@ -135,11 +125,11 @@ START_TEST(leased_blocks_that_are_lost)
     kit_close_load(&kit, &load);
     /* What is read there stays until it has been read. */
     run(worker, 50);
-    ck_assert_uint_lt(count_lost(), 3);
+    ck_assert_uint_lt(kit_lost_extents(&kit), 3);
     kit_close_load(&kit, &before);
     kit_release(&kit, worker, lease);
     run(worker, 50);
-    ck_assert_uint_eq(count_lost(), 3);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 3);
     ck_assert_uint_eq(count_hits(0, 24), 8);
     kit_close(&kit);
 }
@@ -159,10 +149,10 @@ START_TEST(saves_that_were_filling_it_fail)
     ck_assert_uint_eq(count_hits(0, 4), 0);
     ck_assert_uint_eq(kit_stats(&kit).filling_slots, 0);
     run(worker, 50);
-    ck_assert_uint_lt(count_lost(), 2);
+    ck_assert_uint_lt(kit_lost_extents(&kit), 2);
     kit_end_copy(&kit, &save, 0);
     run(worker, 50);
-    ck_assert_uint_eq(count_lost(), 2);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 2);
     ck_assert_uint_eq(count_hits(0, 4), 0);
     ck_assert_uint_eq(kit_stats(&kit).published_blocks, 0);
     kit_close(&kit);
@@ -186,7 +176,7 @@ START_TEST(copies_between_tiers_are_under_way)
     ck_assert_uint_eq(count_hits(0, 24), 0);
     ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
     run(worker, 50);
-    ck_assert_uint_eq(count_lost(), 3);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 3);
     ck_assert_uint_eq(kit_stats(&kit).tier[TIER_HOST].used_slots, 0);
     kit_put(&kit, worker, 0, 8);
     kit_close(&kit);
@@ -208,7 +198,7 @@ START_TEST(pinned_blocks)
     lose_gpu(0, 3);
     ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 8);
     run(worker, 50);
-    ck_assert_uint_eq(count_lost(), 3);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 3);
     ck_assert_uint_eq(count_hits(0, 24), 8);
     kit_close(&kit);
 }

@@ -388,16 +388,6 @@ START_TEST(nobody_has_more_than_its_share)
 }
 END_TEST
 
-static uint32_t count_lost(void)
-{
-    const struct table *table = store_table(kit.store);
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < table_header(table)->tiers[TIER_GPU].extents; i++)
-        n += table_extent(table, TIER_GPU, i)->state == EXTENT_LOST;
-    return n;
-}
-
 /* Memory that fails: free extents at once, others when they are empty and nobody maps them. */
 START_TEST(extents_without_memory_are_not_used)
 {
@@ -407,7 +397,7 @@ START_TEST(extents_without_memory_are_not_used)
     kit_open(&kit, &(struct kit_config){.gpu_slots = 4 * SLOTS});
     store_lose_extent(kit.store, TIER_GPU, 3);
     kit_tick(&kit);
-    ck_assert_uint_eq(count_lost(), 1);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 1);
     first = worker_of("first");
     ck_assert_uint_eq(count_extents(first->tenant), 3);
     kit_put(&kit, first, 0, 3 * SLOTS);
@@ -415,18 +405,18 @@ START_TEST(extents_without_memory_are_not_used)
     for (uint32_t i = 0; i < 4; i++)
         store_lose_extent(kit.store, TIER_GPU, i);
     run(50, NULL, 0);
-    ck_assert_uint_eq(count_lost(), 1);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 1);
     ck_assert_uint_eq(first->n_withdrawn, 2);
     ck_assert(kit_has(&kit, 0));
     ck_assert_uint_eq(try_put(first, 1000, 1), 0);
     run(50, &first, 1);
-    ck_assert_uint_eq(count_lost(), 3);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 3);
     /* A lease keeps its block, for as long as it lasts. */
     run(5000, &first, 1);
     ck_assert(kit_has(&kit, 0));
     kit_release(&kit, first, lease);
     run(50, &first, 1);
-    ck_assert_uint_eq(count_lost(), 4);
+    ck_assert_uint_eq(kit_lost_extents(&kit), 4);
     ck_assert_uint_eq(kit_stats(&kit).lost_extents, 4);
     ck_assert_uint_eq(kit_stats(&kit).blocks, 0);
     ck_assert_uint_eq(kit.n_warnings, 3);

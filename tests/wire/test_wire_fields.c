@@ -5,6 +5,7 @@
 
 #include "proto/kvcache.pb-c.h"
 #include "tests/lib/check_main.h"
+#include "tests/lib/tree.h"
 
 static const ProtobufCMessageDescriptor *const messages[] = {
     &kvcache__error__descriptor,         &kvcache__hello__descriptor,
@@ -54,17 +55,6 @@ static const ProtobufCEnumDescriptor *const enums[] = {
 
 static char golden[64 * 1024];
 
-static void read_file(const char *path, char *text, size_t size)
-{
-    FILE *file = fopen(path, "r");
-
-    ck_assert_msg(file != NULL, "no %s: run it from the top of the tree", path);
-    size_t n = fread(text, 1, size - 1, file);
-    ck_assert_msg(n < size - 1, "%s is longer than expected", path);
-    text[n] = '\0';
-    fclose(file);
-}
-
 static const char *type_of(const ProtobufCFieldDescriptor *field)
 {
     switch (field->type) {
@@ -104,7 +94,7 @@ START_TEST(test_numbers_are_kept)
     size_t lines = 0, expected = 0;
     char line[256];
 
-    read_file("tests/wire/fields.txt", golden, sizeof(golden));
+    tree_read("tests/wire/fields.txt", golden, sizeof(golden));
     for (size_t m = 0; m < MESSAGES; m++) {
         for (unsigned f = 0; f < messages[m]->n_fields; f++) {
             const ProtobufCFieldDescriptor *field = &messages[m]->fields[f];
@@ -135,7 +125,7 @@ START_TEST(test_every_message_is_looked_at)
     static char proto[64 * 1024];
     size_t n_messages = 0, n_enums = 0;
 
-    read_file("proto/kvcache.proto", proto, sizeof(proto));
+    tree_read("proto/kvcache.proto", proto, sizeof(proto));
     for (const char *at = proto; (at = strstr(at, "\nmessage ")) != NULL; at++)
         n_messages++;
     for (const char *at = proto; (at = strstr(at, "\nenum ")) != NULL; at++)
