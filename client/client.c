@@ -49,7 +49,8 @@ kvc_status client_call(kvc_client *client, struct call *call, kvc_status packed,
     if (status != KVC_OK)
         return rpc_fail(&client->rpc, status, NULL, "the request does not fit into a packet");
     status = rpc_call(&client->rpc, call->type, client->rpc.body, call->len, call->arg,
-                      rpc_deadline_us(ms), reply, &call->seq);
+                      call->deadline_us != 0 ? call->deadline_us : rpc_deadline_us(ms), reply,
+                      &call->seq);
     if (status != KVC_OK || reply->n_fds == 0)
         return status;
     wire_close_fds(reply);

@@ -148,8 +148,9 @@ kvc_status client_enter(kvc_client *client);
 struct call {
     uint16_t type;
     size_t len;
-    uint64_t arg; /* for whoever takes a late reply */
-    uint32_t seq; /* set on KVC_E_DEADLINE; 0: it was never sent */
+    uint64_t arg;         /* for whoever takes a late reply */
+    uint32_t seq;         /* set on KVC_E_DEADLINE; 0: it was never sent */
+    uint64_t deadline_us; /* 0: ms from now */
 };
 kvc_status client_call(kvc_client *client, struct call *call, kvc_status packed, uint32_t ms,
                        struct wire_packet *reply);

@@ -63,7 +63,7 @@ typedef struct kvc_options {
     kvc_role role;       /* [worker] */
     uint32_t connect_ms; /* bound on connect, register, map and reconnect, each [1000]; starting
                             CUDA and registering memory with it (50 ms a GiB) come on top */
-    uint32_t lookup_ms;  /* bound on a reply to lookup, load, release, adopt, extend [100] */
+    uint32_t lookup_ms;  /* bound on a lookup, a reply to load, release, adopt, extend [100] */
     uint32_t save_ms;    /* bound on a reply to save [KVC_SAVE_REPLY_MS] */
     uint32_t load_ms;    /* bound on a load that the daemon copies, and again on its end [1000] */
     uint32_t remote_ms;  /* a lookup has peers asked for what is not here, for so long [0: not] */

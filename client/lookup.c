@@ -31,10 +31,10 @@ static kvc_status take_parts(kvc_client *client, const kvc_part *parts, uint32_t
     return KVC_OK;
 }
 
-static kvc_status ask(kvc_client *client, const struct codec_lookup *lookup,
+static kvc_status ask(kvc_client *client, const struct codec_lookup *lookup, uint64_t deadline_us,
                       struct codec_lookup_reply *reply)
 {
-    struct call call = {.type = WIRE_LOOKUP};
+    struct call call = {.type = WIRE_LOOKUP, .deadline_us = deadline_us};
     struct wire_packet packet;
     kvc_status status;
 
@@ -85,10 +85,10 @@ static void set_lease(const struct codec_lookup_reply *reply, uint32_t blocks, k
 
 /*
  * Appends the keys behind the first packet of them, as far as every full part has them. A refusal
- * there ends the prefix and is no error: what is leased so far is a prefix, too.
+ * there, or no answer in time, ends the prefix and is no error: what is leased so far is one, too.
  */
 static kvc_status append(kvc_client *client, struct codec_lookup *lookup, const uint8_t *keys,
-                         uint32_t n_keys, struct codec_lookup_reply *reply)
+                         uint32_t n_keys, uint64_t deadline_us, struct codec_lookup_reply *reply)
 {
     struct codec_lookup_reply more;
     kvc_status status;
@@ -103,7 +103,7 @@ static kvc_status append(kvc_client *client, struct codec_lookup *lookup, const 
         lookup->keys = keys + (size_t)reply->reach * KVC_KEY_BYTES;
         lookup->n_keys = left < client->keys_max ? left : client->keys_max;
         lookup->more = left > lookup->n_keys;
-        status = ask(client, lookup, &more);
+        status = ask(client, lookup, deadline_us, &more);
         if (status != KVC_OK)
             return client->rpc.broken;
         if (more.lease == 0) {
@@ -139,20 +139,23 @@ kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *part
     struct codec_lookup lookup = {
         .request = request, .lease_ms = ms, .remote_ms = client != NULL ? client->remote_ms : 0};
     struct codec_lookup_reply reply = {0};
+    uint64_t deadline_us;
     kvc_status status = enter_lookup(client, parts, n_parts, keys, n_keys, lease, &lookup);
 
     if (status != KVC_OK)
         return status;
+    /* Of all packets together: who asks has so much time for a prompt, however long it is. */
+    deadline_us = rpc_deadline_us(client->lookup_ms);
     lookup.keys = keys;
     lookup.n_keys = n_keys < client->keys_max ? n_keys : client->keys_max;
     lookup.more = n_keys > lookup.n_keys;
     if (n_keys > 0) {
-        status = ask(client, &lookup, &reply);
+        status = ask(client, &lookup, deadline_us, &reply);
         if (status == KVC_OK && reply.reach > lookup.n_keys)
             status = client_distrust(client, "LookupReply.count", "more than was asked for");
     }
     if (status == KVC_OK)
-        status = append(client, &lookup, keys, n_keys, &reply);
+        status = append(client, &lookup, keys, n_keys, deadline_us, &reply);
     if (status == KVC_OK)
         status = forget_empty(client, &reply);
     if (status != KVC_OK)
@@ -239,7 +242,7 @@ kvc_status kvc_probe(kvc_client *client, const kvc_part *parts, uint32_t n_parts
     for (uint32_t at = 0; status == KVC_OK && at < n_keys && found == at; at += lookup.n_keys) {
         lookup.keys = keys + (size_t)at * KVC_KEY_BYTES;
         lookup.n_keys = n_keys - at < client->keys_max ? n_keys - at : client->keys_max;
-        status = ask(client, &lookup, &reply);
+        status = ask(client, &lookup, 0, &reply);
         if (status == KVC_OK && (reply.count > lookup.n_keys || reply.lease != 0))
             status = client_distrust(client, "LookupReply.count", "more than was asked for");
         if (status == KVC_OK)

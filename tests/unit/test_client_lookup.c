@@ -1,5 +1,6 @@
 // Lookups and leases, against a scripted daemon.
 #include <string.h>
+#include <unistd.h>
 
 #include "client/client.h"
 #include "tests/lib/check_main.h"
@@ -106,10 +107,14 @@ START_TEST(long_prompts_are_appended)
 }
 END_TEST
 
+#define LOOKUP_MS 1000u
+#define SLOW_US   600000 /* an answer: the second one of a lookup is late, the first is not */
+
 enum {
     SHORT_SECOND = 1,
     REFUSED_SECOND,
     SILENT_SECOND,
+    SLOW,
     OTHER_LEASE,
     LESS_THAN_BEFORE,
     MORE_THAN_ASKED,
@@ -136,6 +141,9 @@ static bool hook(struct fake *f, const struct wire_packet *request)
         break;
     case SHORT_TOKEN:
         reply.token.len = 15;
+        break;
+    case SLOW:
+        usleep(SLOW_US);
         break;
     case MISS:
         reply.lease = 0;
@@ -181,6 +189,17 @@ START_TEST(half_an_append_is_a_shorter_prefix)
     ck_assert_int_eq(lookup(9, 2500), KVC_OK);
     ck_assert_uint_eq(lease.id, 77);
     ck_assert_uint_eq(lease.blocks, _i == SHORT_SECOND ? 1500 : 1024);
+    end();
+}
+END_TEST
+
+// A scheduling step waits for it.
+START_TEST(packets_of_a_lookup_share_its_time)
+{
+    begin(hook, LOOKUP_MS);
+    fake->shared->mode[0] = SLOW;
+    ck_assert_int_eq(lookup(9, 2500), KVC_OK);
+    ck_assert_uint_eq(lease.blocks, 1024);
     end();
 }
 END_TEST
@@ -285,6 +304,7 @@ CHECK_MAIN_LOOPS("client/lookup", CHECK_LIFE_S, {lookup_gives_a_lease, 0, 0},
                  {no_keys_are_a_miss, 0, 0}, {bad_lookups_are_refused_here, 0, 0},
                  {long_prompts_are_appended, 0, 0},
                  {half_an_append_is_a_shorter_prefix, SHORT_SECOND, SILENT_SECOND},
+                 {packets_of_a_lookup_share_its_time, 0, 0},
                  {impossible_counts_end_the_session, OTHER_LEASE, SHORT_TOKEN},
                  {miss_tells_what_is_pending, 0, 0}, {probe_counts_without_a_lease, 0, 0},
                  {extend_release_adopt, 0, 0}, {late_lease_is_released, 0, 0})
