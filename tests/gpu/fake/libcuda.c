@@ -247,7 +247,7 @@ int fake_peer_enable(void *context, unsigned flags)
     return flags == 0 ? 0 : INVALID;
 }
 
-static __thread bool launched; // the last thing that this thread has enqueued is a launch
+static __thread const void *launched; // where the last thing that this thread enqueued is a launch
 
 // One at a time: another, or anything else on a stream, makes it first.
 static __thread struct {
@@ -258,7 +258,7 @@ static __thread struct {
 
 void fake_catch_up(void)
 {
-    launched = false;
+    launched = NULL;
     if (late.bytes > 0)
         memcpy((void *)(uintptr_t)late.to, late.from, late.bytes);
     late.bytes = 0;
@@ -381,7 +381,7 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
     const struct pack_cuda_row *rows = (const void *)(uintptr_t)args->rows;
     const bool gather = (uintptr_t)function % 2 == 1;
     const bool summed = ((uintptr_t)function - 1) / 2 % 2 == 1;
-    const bool behind = launched;
+    const bool behind = launched == stream;
     uint64_t sums[PACK_CUDA_BLOCKS];
 
     (void)grid_y;
@@ -397,7 +397,7 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
     fake_catch_up();
     if (grid_x == 0 || (args->follows != 0 && !behind))
         return INVALID;
-    launched = true;
+    launched = stream;
     fake_more = args->more != 0;
     if (kvc_fake_hold)
         return 0;

@@ -1,11 +1,12 @@
 // Streams and events of the driver without a GPU: what is enqueued is done when the call returns,
 // but for functions of the host, which a thread of the driver calls.
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "tests/gpu/fake/fake.h"
 
-#define DEVICE_STREAM ((void *)0x10)
+static atomic_uintptr_t streams = 0x1000; // their handles are told apart, and that is all
 
 int fake_context_priorities(int *least, int *greatest)
 {
@@ -21,7 +22,7 @@ int fake_stream_create(void **stream, unsigned flags)
     if (flags != CUDA_STREAM_NON_BLOCKING)
         fake_note("blocking-stream");
     fake_alive(1);
-    *stream = DEVICE_STREAM;
+    *stream = (void *)atomic_fetch_add(&streams, 1);
     return 0;
 }
 
