@@ -56,16 +56,19 @@ def need_gpus(n=1):
 
 
 class Daemon:
-    """A private kvcached; as a context manager it is stopped, and its log shown when it failed."""
+    """A private kvcached; as a context manager it is stopped, and its log shown when it failed.
+    `under`: words of a command that runs it, as the user `uid`.
+    """
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, under=(), uid=0):
         self.folder = tempfile.mkdtemp(prefix="kvc-gpu-")
+        os.chown(self.folder, uid or -1, -1)
         self.socket = os.path.join(self.folder, "s")
         self.log = os.path.join(self.folder, "log")
         device = "host" if REHEARSE else "cuda"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [os.path.join(BUILD, "kvcached"), "--socket", self.socket, "--device", device,
+                [*under, os.path.join(BUILD, "kvcached"), "--socket", self.socket, "--device", device,
                  "--metrics", "off", *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )
