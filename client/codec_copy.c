@@ -1,5 +1,4 @@
 /* Bodies of saves and loads. */
-
 #include "client/codec_bits.h"
 
 kvc_status codec_put_load(const struct codec_load *load, uint8_t *body, size_t *len)

@@ -3,7 +3,6 @@
  * what the one before brought. They are posted, so that a grant which comes as a notice needs
  * nobody to wait for it.
  */
-
 #include "client/client.h"
 #include "client/cuda.h"
 

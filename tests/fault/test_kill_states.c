@@ -1,7 +1,6 @@
 // A worker that is killed (SIGKILL) in each state that it can be in. Whatever it was doing: others
 // go on, what it had published stays, what it had not is a miss at once and may be saved by
 // somebody else, and everything it held comes back.
-
 #include "client/pause.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/stage.h"

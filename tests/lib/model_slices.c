@@ -1,5 +1,4 @@
 /* Saves by slices: several calls of one save, each for some slices of the same blocks. */
-
 #include "daemon/base/clock.h"
 #include "tests/lib/model.h"
 

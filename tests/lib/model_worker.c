@@ -2,7 +2,6 @@
  * The processes of the model: they write slots and words in any order, some after their save has
  * failed or they were killed, and read under loads.
  */
-
 #include "daemon/base/clock.h"
 #include "tests/lib/model.h"
 

@@ -1,5 +1,4 @@
 // What an engine asks of the cache, in the order in which it does: tests/lib/hybrid.h.
-
 #include "daemon/base/clock.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/hybrid.h"

@@ -1,5 +1,4 @@
 /* Extents that change their slot size: who gets them, what has to stay, and that nobody trades. */
-
 #include "daemon/base/clock.h"
 #include "daemon/store/claim.h"
 #include "tests/lib/check_main.h"

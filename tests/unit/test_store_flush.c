@@ -1,5 +1,4 @@
 /* Flushes: of a whole namespace, and of blocks by name. */
-
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 

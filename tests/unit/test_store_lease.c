@@ -1,5 +1,4 @@
 /* Leases: what is granted, for how long, and to whom. */
-
 #include "daemon/base/clock.h"
 #include "daemon/store/lease.h"
 #include "tests/lib/check_main.h"

@@ -1,5 +1,4 @@
 /* Loads, and what a worker may be told. */
-
 #include "daemon/base/clock.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"

@@ -1,5 +1,4 @@
 /* Extents whose memory fails, as when a GPU is lost: what is left, and what loads and saves say. */
-
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 

@@ -1,5 +1,4 @@
 /* Handles and deadlines, against plain arrays. */
-
 #include "daemon/base/fault.h"
 #include "daemon/store/expiry.h"
 #include "daemon/store/handles.h"

@@ -1,5 +1,4 @@
 /* Saves of the daemon's own, whose keys are told which tier they may go to. */
-
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
 

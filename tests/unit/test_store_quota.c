@@ -1,5 +1,4 @@
 /* Quotas and shares: who gives room to whom, what a scan cannot take, and what leases may hold. */
-
 #include "daemon/base/clock.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"

@@ -1,5 +1,4 @@
 /* Saves and loads by slices: layer by layer. */
-
 #include "tests/lib/check_main.h"
 #include "tests/lib/slicekit.h"
 

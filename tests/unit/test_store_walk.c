@@ -1,5 +1,4 @@
 /* Walks over blocks, leases and copies, some at a time, while others use them. */
-
 #include "daemon/store/walk.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/storekit.h"
