@@ -60,6 +60,26 @@ bool model_by_daemon(struct model *m)
                              : m->way == WAY_DAEMON || m->way == WAY_SLICES_DAEMON;
 }
 
+static uint64_t count_aborted(const struct model *m)
+{
+    struct store_stats stats;
+
+    store_stats(m->store, &stats);
+    return stats.aborted_saves;
+}
+
+/* Its keys are listed last, perhaps when it has been answered: without memory for that it fails. */
+static void list(struct model *m, struct model_save *s)
+{
+    const uint64_t before = count_aborted(m);
+
+    store_save_list(m->store);
+    if (count_aborted(m) > before && s->sealed)
+        s->aborting = true;
+    else if (count_aborted(m) > before)
+        s->aborted = true;
+}
+
 struct model_save *model_save_open(struct model *m, struct model_owner *o,
                                    const struct model_run *runs, uint32_t n_runs)
 {
@@ -68,6 +88,7 @@ struct model_save *model_save_open(struct model *m, struct model_owner *o,
     struct model_save *s = new_save(m);
     struct store_save req = {.entries = entries, .n_entries = n_runs, .list_later = m->list_later};
     struct refusal why;
+    uint64_t aborted;
     uint32_t short_of;
     kvc_status status;
 
@@ -77,22 +98,26 @@ struct model_save *model_save_open(struct model *m, struct model_owner *o,
     s->checksums = req.checksums = model_chance(m, 700);
     s->by_daemon = req.by_daemon = model_by_daemon(m);
     s->notify = req.notify = model_chance(m, 400);
+    s->to_host = m->to_host;
+    req.place = s->to_host ? STORE_PLACE_HOST_ONLY : STORE_PLACE_GPU_FIRST;
     s->request = req.request = ++m->next_request;
     fill_request(m, s, runs, n_runs, entries, keys);
     if (n_runs == 1 && (m->way == WAY_SLICES || m->way == WAY_SLICES_DAEMON ||
                         (m->way == WAY_ANY && model_chance(m, 350))))
         model_slices_begin(m, s, &entries[0]);
-    model_begin(m, "owner %u saves %u keys of %u entries (part %u chain %u from %u)%s%s", s->owner,
-                s->n_keys, n_runs, n_runs ? runs[0].part : 0, n_runs ? runs[0].chain : 0,
+    model_begin(m, "owner %u saves %u keys of %u entries (part %u chain %u from %u)%s%s%s",
+                s->owner, s->n_keys, n_runs, n_runs ? runs[0].part : 0, n_runs ? runs[0].chain : 0,
                 n_runs ? runs[0].first : 0, s->notify ? ", notify" : "",
-                s->by_daemon ? ", by daemon" : "");
+                s->by_daemon ? ", by daemon" : "", s->to_host ? ", to the host" : "");
     s->used = true;
     s->opened = m->step;
+    aborted = count_aborted(m);
     status = store_save_open(m->store, o->owner, &req, &s->handle, &short_of, &why);
     if (model_is_fault(m, status)) {
         s->used = false;
         return NULL;
     }
+    s->aborted = count_aborted(m) > aborted;
     model_expect(m, status == KVC_OK, "a save is refused: %s: %s %s", kvc_status_text(status),
                  why.field, why.detail);
     return s;
@@ -154,6 +179,8 @@ static void take_place(struct model *m, struct model_save *s, uint32_t k,
     model_expect(m,
                  s->by_daemon || model_maps_slot(m, &m->owners[s->owner], place.tier, place.slot),
                  "key %u is assigned a slot that is not mapped", place.key);
+    model_expect(m, !s->to_host || place.tier == TIER_HOST,
+                 "key %u of a save to the host is assigned elsewhere", place.key);
     s->assigned[s->n_assigned++] = place;
     /* From now on the worker may write there at any time, and does. */
     model_spoil(m, &place);
@@ -220,7 +247,6 @@ void model_save_seal(struct model *m, struct model_save *s)
     uint32_t k = 0;
 
     store_save_seal(m->store, s->handle, &result);
-    store_save_list(m->store);
     s->id = result.save;
     for (uint32_t e = 0; e < s->n_entries; e++) {
         struct skipping skipped = {0};
@@ -245,6 +271,7 @@ void model_save_seal(struct model *m, struct model_save *s)
     take_first_chunks(m, s, &result);
     model_expect_admission(m, s);
     s->sealed = true;
+    list(m, s);
     s->handle = s->by_daemon ? s->handle : NULL;
     s->announced = s->notify && s->n_assigned > 0;
     s->deadline = clock_now_us() + KVC_SAVE_PROOF_MS * CLOCK_MS_US;
@@ -409,11 +436,13 @@ void model_save_steps(struct model *m)
     } else if (o) {
         pick_runs(m, o, runs, n);
         m->list_later = true;
+        /* Where extents are to move between tenants the GPU tier must be short of them. */
+        m->to_host = what >= (m->shape->moves ? 94 : 90);
         s = model_save_open(m, o, runs, n);
-        m->list_later = false;
+        m->list_later = m->to_host = false;
         if (s && model_chance(m, 700))
             model_save_seal(m, s);
-        else
-            store_save_list(m->store);
+        else if (s)
+            list(m, s);
     }
 }
