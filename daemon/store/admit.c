@@ -115,19 +115,22 @@ static bool may_go_to_gpu(const struct save *save, uint32_t i)
 static enum room take_room(const struct save *save, struct admission_entry *entry, uint32_t i,
                            enum tier_kind *tier, uint32_t *slot)
 {
+    const struct room_place *reach = &save->admission->reach;
+
     if (save->place != STORE_PLACE_GPU_FIRST) {
         entry->over = false;
+        family_touch(entry->partition->family);
+        family_find_idle(save->owner->store);
         *tier = TIER_GPU;
-        if (may_go_to_gpu(save, i) &&
-            room_take_gpu(entry->partition, save->admission->reach.near, slot))
+        if (may_go_to_gpu(save, i) && room_take_gpu(entry->partition, reach->near, slot))
             return ROOM_TAKEN;
         *tier = TIER_HOST;
-        if (room_take_host(entry->partition, slot))
+        if (room_take_host(entry->partition, reach->mapped[TIER_HOST], slot))
             return ROOM_TAKEN;
         if (save->place != STORE_PLACE_HOST_FIRST)
             return ROOM_NONE;
     }
-    return room_take(entry->partition, &save->admission->reach, &entry->over, tier, slot);
+    return room_take(entry->partition, reach, &entry->over, tier, slot);
 }
 
 static bool add_block(struct store *store, const struct admission *admission, uint32_t part,

@@ -181,7 +181,7 @@ static enum moving_result demote(struct partition *partition, uint32_t wanted)
     moving = mem_alloc(sizeof(*moving));
     if (!moving)
         return MOVING_FAILED;
-    if (!room_take_host(partition, &slot)) {
+    if (!room_take_host(partition, NULL, &slot)) {
         mem_free(moving);
         return MOVING_NO_HOST;
     }

@@ -315,25 +315,29 @@ bool room_goes_first(struct partition *partition, uint32_t id)
            blocks_record(store->blocks, id, TIER_GPU)->last_use;
 }
 
-bool room_take_host(struct partition *taker, uint32_t *slot)
+bool room_take_host(struct partition *taker, const uint64_t *mapped, uint32_t *slot)
 {
     struct store *store = taker->cls->store;
     struct partition *giver;
+    const struct block *block;
     uint32_t id;
 
-    if (take(taker, TIER_HOST, NULL, slot))
+    if (take(taker, TIER_HOST, mapped, slot))
         return true;
     giver = partition_giver(taker, ORDER_HOST);
     if (giver != taker)
-        return take_from(taker, giver, ORDER_HOST, NULL, slot);
+        return take_from(taker, giver, ORDER_HOST, mapped, slot);
     id = useful_victim(taker, ORDER_HOST);
     if (id == BLOCK_NONE)
         return false;
-    if (blocks_get(store->blocks, id)->slot[TIER_GPU] != SLOT_NONE &&
+    block = blocks_get(store->blocks, id);
+    if (!slots_is_mapped(store->slots[TIER_HOST], block->slot[TIER_HOST], mapped))
+        return false;
+    if (block->slot[TIER_GPU] != SLOT_NONE &&
         taker->orders[ORDER_HOST].count == taker->orders[ORDER_CLEAN].count)
         return false;
     evict_all(store, id);
-    return take(taker, TIER_HOST, NULL, slot);
+    return take(taker, TIER_HOST, mapped, slot);
 }
 
 /*

@@ -34,13 +34,14 @@ enum room room_take(struct partition *taker, const struct room_place *place, boo
                     enum tier_kind *tier, uint32_t *slot);
 
 /*
- * A host slot for a copy of a block that is in the gpu tier. The coldest block of the host tier
+ * A host slot, in extents of `mapped` (NULL: any), for a copy of a block that is in the gpu tier,
+ * or for a new one that is to lie there. The coldest block of the host tier
  * goes for it, also from the gpu tier if it is there too: it is the coldest of all. But while the
  * partition has nothing in the host tier but clean copies it is too small for more: one would only
  * take the place of another. Another family that gives loses its copy only, and nothing of the
  * gpu tier.
  */
-bool room_take_host(struct partition *taker, uint32_t *slot);
+bool room_take_host(struct partition *taker, const uint64_t *mapped, uint32_t *slot);
 
 /*
  * Whether a block of the gpu tier is colder than the one that would go from the host tier for it: a

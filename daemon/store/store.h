@@ -373,8 +373,8 @@ struct store_save_entry {
 /* Where new blocks go. */
 enum store_place {
     STORE_PLACE_GPU_FIRST = 0,
-    STORE_PLACE_HOST_FIRST, /* the others only by_daemon */
-    STORE_PLACE_HOST_ONLY,
+    STORE_PLACE_HOST_ONLY,   /* nobody waits for room there */
+    STORE_PLACE_HOST_FIRST,  /* this and the next only by_daemon */
     STORE_PLACE_GPU_OR_HOST, /* the gpu tier as for what comes up: nobody waits for room there */
 };
 struct store_save {

@@ -115,7 +115,7 @@ struct model_save {
     uint64_t id;
     struct save *handle; /* until it is sealed; of one by the daemon until its last copy */
     bool by_daemon;      /* the daemon copies, whatever becomes of the worker */
-    bool checksums, notify;
+    bool checksums, notify, to_host;
     bool aborting, aborted; /* in this step, before it */
     bool reported;          /* save_done has come, or abort has answered */
     bool announced;         /* save_done is to come */
@@ -223,6 +223,7 @@ struct model {
     uint32_t n_events;
     uint32_t next_request;
     bool list_later; /* of the next save: the caller seals or lists it at once */
+    bool to_host;    /* the next save is for the host tier */
     /* Of saves and loads that tests' stories make; a run has them at random. */
     enum model_way { WAY_ANY, WAY_WORKER, WAY_DAEMON, WAY_SLICES, WAY_SLICES_DAEMON } way;
     bool copies_fail;                 /* of the daemon, for saves and loads */

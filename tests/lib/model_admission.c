@@ -80,7 +80,8 @@ void model_expect_admission(struct model *m, const struct model_save *s)
 {
     uint32_t missing = 0, room;
 
-    if (s->n_entries != 1 || s->n_keys == 0 || s->opened != m->step || s->aborted || m->fault)
+    if (s->n_entries != 1 || s->n_keys == 0 || s->to_host || s->opened != m->step || s->aborted ||
+        m->fault)
         return;
     for (uint32_t k = 0; k < s->n_keys; k++)
         missing += !s->was_ready[k] && !s->was_filling[k];

@@ -79,6 +79,7 @@ struct kit {
     struct kit_renew renews[KIT_MOVES]; /* started and not done */
     uint32_t n_renews;
     kvc_status copy_status; /* what copy() returns */
+    enum store_place place; /* of saves that are opened from now on */
     struct save_outcome done[KIT_EVENTS];
     uint32_t n_done, n_room, n_freed;
     uint32_t n_warnings; /* logged; kit_close wants none */

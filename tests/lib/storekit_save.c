@@ -73,6 +73,7 @@ static kvc_status open_save(struct kit *kit, struct kit_owner *owner,
                                  .checksums = true,
                                  .notify = !in_one,
                                  .by_daemon = kit_daemon_copies(),
+                                 .place = kit->place,
                                  .list_later = in_one};
     kvc_status status;
 
