@@ -86,6 +86,7 @@ kvc_status codec_put_save(const struct codec_save *save, const struct codec_save
     message.save = save->save;
     message.checksums = save->checksums;
     message.notify = save->notify;
+    message.to_host = save->to_host;
     message.gate = save->gate;
     message.gate_number = save->gate_number;
     return codec_pack_body(&message.base, body, len);

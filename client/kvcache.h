@@ -345,6 +345,7 @@ typedef struct kvc_save_args {
     int no_checksums;               /* blocks then do not survive an unclean restart */
     uint32_t first_slice, n_slices; /* of every entry; n_slices 0: all from the first */
     uint64_t more_of;               /* more slices of that save; 0: a new one */
+    int to_host;                    /* into the host tier; see below */
 } kvc_save_args;
 
 /*
@@ -353,6 +354,11 @@ typedef struct kvc_save_args {
  * on the stream; on the host device, when it returns. *save, if not NULL, names the save for
  * kvc_wait and kvc_cancel; it is 0 when there was nothing to copy. Total keys over KVC_KEYS_MAX:
  * KVC_E_LIMIT, the caller splits at a prefix.
+ *
+ * New blocks go to the GPU tier. Where one step saves more than that tier holds, the rest is
+ * KVC_KEY_SKIPPED: those keys can be asked for again with to_host, which takes slots of the host
+ * tier only. Such copies are as slow as the bus of the GPU: they belong on a stream of their own,
+ * which computing does not wait for.
  *
  * By slices, as the forward pass goes from layer to layer: the first call names some slices of its
  * entries, and must be given save; further calls name others, each slice once, with the same

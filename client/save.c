@@ -133,8 +133,10 @@ static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
     const kvc_save_args *args = saving->args;
     struct codec_save_entry entries[KVC_ENTRIES_MAX];
     struct copy_gate gate;
-    struct codec_save request = {
-        .save = args->more_of, .checksums = !args->no_checksums, .notify = save != NULL};
+    struct codec_save request = {.save = args->more_of,
+                                 .checksums = !args->no_checksums,
+                                 .notify = save != NULL,
+                                 .to_host = args->to_host != 0};
     struct call call = {.type = WIRE_SAVE};
     struct wire_packet packet;
     kvc_status status;

@@ -253,6 +253,7 @@ kvc_status save_save(struct session *s, const struct request *request, struct re
         .save = save->save,
         .request = request->seq,
         .by_daemon = transfer_is_asked(save),
+        .place = save->to_host ? STORE_PLACE_HOST_ONLY : STORE_PLACE_GPU_FIRST,
         .list_later = !transfer_is_asked(save),
     };
     uint32_t n_keys[KVC_ENTRIES_MAX];

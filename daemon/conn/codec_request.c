@@ -198,6 +198,7 @@ static bool from_save(struct codec *codec, const ProtobufCMessage *base, struct 
         .n_entries = m->n_entries,
         .checksums = m->checksums,
         .notify = m->notify,
+        .to_host = m->to_host,
         .save = m->save,
         .region = m->region,
         .gate = {m->gate, m->gate_number, BYTES(m->event)},

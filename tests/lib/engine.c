@@ -261,7 +261,7 @@ kvc_status engine_save_filled(struct engine *e, uint32_t first, uint32_t n, uint
                                   .blocks = block_ids(),
                                   .n_keys = n,
                                   .states = states};
-    const kvc_save_args args = {.entries = &entry, .n_entries = 1};
+    const kvc_save_args args = {.entries = &entry, .n_entries = 1, .to_host = e->to_host};
 
     return kvc_save(e->client, &args, save);
 }

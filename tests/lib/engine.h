@@ -24,6 +24,7 @@ struct engine {
     int fd;          // of the memory, which is lent when the test runs for that way to copy; or -1
     kvc_lease lease; // of the latest lookup
     uint32_t leased; // its first key
+    bool to_host;    // saves from now on are for the host tier
 };
 
 // Whether engines of this process lend their memory from now on; at first it is as

@@ -178,7 +178,47 @@ START_TEST(S33_one_load_from_both_tiers)
 }
 END_TEST
 
-CHECK_MAIN_BOTH_WAYS("life/tiers", CHECK_LIFE_S, S18_the_coldest_make_room_and_are_there,
+static uint32_t count(const uint8_t *states, uint32_t n, kvc_key_state state)
+{
+    uint32_t found = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        found += states[i] == state;
+    return found;
+}
+
+// A step of nearly twice what the GPU tier has: the rest is asked for again, for the host.
+START_TEST(S10_what_the_gpu_tier_is_too_small_for_goes_to_the_host)
+{
+    const uint32_t n = 300;
+    uint8_t states[300];
+    uint64_t small, rest;
+    kvc_outcome outcome;
+
+    begin("2M", "16M");
+    ck_assert_int_eq(engine_try_save(&e, 1000, n, states, &small), KVC_OK);
+    ck_assert_uint_eq(count(states, n, KVC_KEY_SAVED), EXTENT);
+    ck_assert_uint_eq(count(states, n, KVC_KEY_SKIPPED), n - EXTENT);
+    e.to_host = true;
+    ck_assert_int_eq(engine_save_filled(&e, 1000, n, states, &rest), KVC_OK);
+    ck_assert_uint_eq(count(states, n, KVC_KEY_SAVED), n - EXTENT);
+    ck_assert_uint_eq(count(states, n, KVC_KEY_SKIPPED), 0);
+    ck_assert_int_eq(kvc_wait(e.client, small, WAIT_MS, &outcome), KVC_OK);
+    ck_assert_uint_eq(outcome.published, EXTENT);
+    ck_assert_int_eq(kvc_wait(e.client, rest, WAIT_MS, &outcome), KVC_OK);
+    ck_assert_uint_eq(outcome.published, n - EXTENT);
+    ck_assert_uint_eq(figures().tiers[1].bytes_saved, (n - EXTENT) * 13288ull);
+    ck_assert_uint_eq(engine_lookup(&e, 1000, n), n);
+    ck_assert_uint_ge(e.lease.host, n - EXTENT);
+    engine_load(&e);
+    engine_release(&e);
+    end();
+}
+END_TEST
+
+CHECK_MAIN_BOTH_WAYS("life/tiers", CHECK_LIFE_S,
+                     S10_what_the_gpu_tier_is_too_small_for_goes_to_the_host,
+                     S18_the_coldest_make_room_and_are_there,
                      S19_demotions_that_fail_change_nothing,
                      S20_leases_on_the_host_tier_do_not_freeze_the_gpu_tier,
                      S21_everything_leased_skips_the_save, S22_one_copy_a_demoted_block,

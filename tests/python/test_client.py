@@ -127,6 +127,17 @@ class Client(support.Case):
         self.assertEqual(load.wait(MS), [])
         self.assertTrue(cache.holds(8, 5) and cache.untouched(7))
 
+    def S10_what_is_asked_for_the_host_goes_there(self):
+        client, part, cache = self.worker(self.daemon())
+        keys = some_keys(1, 4)
+        for i in range(4):
+            cache.fill(i, i)
+        save = client.save(part, keys, range(4), to_host=True)
+        self.assertEqual(save.count(KeyState.SAVED), 4)
+        self.assertEqual(save.wait(MS).published, 4)
+        lease = client.lookup(part, keys)
+        self.assertEqual((lease.blocks, lease.host), (4, 4))
+
     def S27_asking_again_extends_the_same_lease(self):
         client, part, cache = self.worker(self.daemon())
         keys = some_keys(1, 8)

@@ -289,21 +289,24 @@ class Client:
 
     def save(
         self, part: Part, keys: Keys, blocks: Blocks, *, stream: Any = None, checksums: bool = True,
-        slices: Optional[Tuple[int, int]] = None
+        slices: Optional[Tuple[int, int]] = None, to_host: bool = False
     ) -> Save:
         """Copies those of the blocks that the daemon does not have. It may wait save_ms for the
         daemon's answer, then gives up (DeadlineError: nothing is saved). Whatever comes later on
         the stream may overwrite the blocks. At most structs.KEYS_MAX keys.
 
         slices: (first, n): only these, Save.more() brings the others; published when all came.
+        to_host: into the host tier, for keys that were SKIPPED because the GPU tier is small; on a
+        stream that computing does not wait for.
         """
         return self.save_entries(
-            [SaveEntry(part, keys, blocks)], stream=stream, checksums=checksums, slices=slices
+            [SaveEntry(part, keys, blocks)], stream=stream, checksums=checksums, slices=slices,
+            to_host=to_host
         )
 
     def save_entries(
         self, entries: Sequence[SaveEntry], *, stream: Any = None, checksums: bool = True,
-        slices: Optional[Tuple[int, int]] = None
+        slices: Optional[Tuple[int, int]] = None, to_host: bool = False
     ) -> Save:
         """Blocks of several parts, or of several requests, in one save."""
         structures = (structs.SaveEntryStruct * len(entries))()
@@ -326,6 +329,7 @@ class Client:
             no_checksums=not checksums,
             first_slice=first,
             n_slices=n_slices,
+            to_host=to_host,
         )
         save = Save(self, args, owners)
         save._states = states

@@ -130,6 +130,7 @@ class SaveArgs(ctypes.Structure):
         ("first_slice", c_uint32),
         ("n_slices", c_uint32),
         ("more_of", c_uint64),
+        ("to_host", c_int),
     ]
 
 
