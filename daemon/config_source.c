@@ -134,7 +134,7 @@ static bool next_argument(const struct config_source *source, int *i, struct arg
     const char *arg = source->argv[*i], *equals = strchr(arg, '=');
 
     if (strncmp(arg, "--", 2) != 0)
-        return config_explain(why, "unexpected argument \"%.64s\"", arg);
+        return config_explain(why, "unexpected argument \"%.64s\" (--help lists the options)", arg);
     snprintf(argument->name, sizeof(argument->name), "%.*s",
              equals != NULL ? (int)(equals - arg - 2) : (int)strlen(arg) - 2, arg + 2);
     argument->value = equals != NULL ? equals + 1 : NULL;

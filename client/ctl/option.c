@@ -66,8 +66,9 @@ static bool refuse_unknown(const struct line *line, const char *word, const char
     fprintf(stderr, "%s: %s%sno option '%s'", line->ctl->program,
             line->command ? line->command : "", line->command ? " has " : "", word);
     if (near && spelling_is_near(name, near->name))
-        fprintf(stderr, "; did you mean --%s?", near->name);
-    fputc('\n', stderr);
+        fprintf(stderr, "; did you mean --%s?\n", near->name);
+    else
+        fputs(" (--help lists them)\n", stderr);
     return false;
 }
 

@@ -45,6 +45,7 @@ static const struct {
     {{"--socket-mode", "1777"}, "is not"},
     {{"--gpu-bytes"}, "needs a value"},
     {{"gpu-bytes"}, "unexpected argument"},
+    {{"-h"}, "--help lists the options"},
     {{"--socket", ""}, "must not be empty"},
     {{"--socket", "/no/such/folder/s"}, "/no/such/folder/s.lock"},
     {{"--socket", "/dev/null"}, "is not a socket"},

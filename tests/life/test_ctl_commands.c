@@ -81,6 +81,8 @@ START_TEST(what_is_mistyped_is_refused_with_what_was_meant)
     }
     ck_assert_int_eq(CTL_RUN("status", "--frobnicate"), 2);
     ck_assert_ptr_null(strstr(ctl_err(), "did you mean"));
+    ck_assert_int_eq(CTL_RUN("status", "-h"), 2);
+    ck_assert_str_eq(ctl_err(), "kvcachectl: status has no option '-h' (--help lists them)\n");
     ck_assert_int_eq(CTL_RUN("help"), 2); // no "top"
     ck_assert_ptr_null(strstr(ctl_err(), "did you mean"));
 }
