@@ -118,6 +118,9 @@ static int run_test(const struct scene_test *test)
         printf("PASS %s\n", test->name);
         return 0;
     }
+    if (WIFSIGNALED(status))
+        printf("  ended by %s\n",
+               WTERMSIG(status) == SIGALRM ? "its limit of time" : strsignal(WTERMSIG(status)));
     printf("FAIL %s\n", test->name);
     return 1;
 }

@@ -401,7 +401,7 @@ static void both_by_a_kernel(void)
 }
 
 static const struct scene_test tests[] = {
-    {"F20 F23 a GPU that is lost, in each call", in_each_call, 110},
+    {"F20 F23 a GPU that is lost, in each call", in_each_call, 240},
     {"F20 a GPU that is lost, by a kernel", by_a_kernel, 0},
     {"a GPU that is lost, and leased blocks", leased_blocks, 0},
     {"an error that does not stay", an_error_that_does_not_stay, 0},
