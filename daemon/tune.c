@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "daemon/store/operate.h"
+
 struct store_tuning tune_store(const struct config *config)
 {
     return (struct store_tuning){

@@ -2,6 +2,7 @@
 #include "daemon/api/session.h"
 
 #include "daemon/base/log.h"
+#include "daemon/store/operate.h"
 
 /* Operators may do it to everybody, sessions that work to what they work on. */
 static kvc_status read_scope(const struct session *s, uint32_t part, struct bytes digest, bool all,

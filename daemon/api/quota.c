@@ -2,6 +2,7 @@
 #include "daemon/api/session.h"
 
 #include "daemon/base/log.h"
+#include "daemon/store/operate.h"
 
 /* None given is 0, which the store takes for nothing said. */
 static kvc_status read_amount(const struct msg_amount *amount, const char *field, uint64_t *value,

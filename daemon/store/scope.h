@@ -4,6 +4,7 @@
 #ifndef KVC_STORE_SCOPE_H
 #define KVC_STORE_SCOPE_H
 
+#include "daemon/store/operate.h"
 #include "daemon/store/owner.h"
 
 /*

@@ -10,6 +10,7 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
+#include "daemon/store/operate.h"
 #include "tests/fuzz/play.h"
 #include "tests/lib/raw.h"
 

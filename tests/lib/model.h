@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "daemon/store/figures.h"
+#include "daemon/store/operate.h"
 #include "kernels/pack.h"
 
 #define MODEL_TENANTS 2u

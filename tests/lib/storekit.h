@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "daemon/store/figures.h"
+#include "daemon/store/operate.h"
 
 #define KIT_OWNERS  16u
 #define KIT_KEYS    KVC_KEYS_MAX
