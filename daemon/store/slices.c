@@ -222,8 +222,8 @@ kvc_status store_save_slices(struct store *store, struct owner *owner, const str
     for (uint32_t i = 0; i < req->n_entries; i++)
         n[i] = slices_claim(store, &req->entries[i], save->admission->entries[i].claimed);
     add(store, save, slices, n);
-    save->queued = clock_now_us() + store->config.tuning.save_proof_ms * CLOCK_MS_US;
-    list_move_back(&store->saves, &save->queue);
+    list_remove(&save->queue);
+    save_await_proof(store, save);
     fill_result(store, save, slices, result);
     *ret = save;
     return KVC_OK;

@@ -177,9 +177,33 @@ START_TEST(S14_failed_slices_of_the_daemon)
 }
 END_TEST
 
+/* One that was given less time than those before it is not kept waiting for them. */
+START_TEST(S14_more_slices_get_the_time_that_saves_have_now)
+{
+    struct store_tuning tuning = {.lease_ms = KVC_LEASE_MS_DEFAULT, .save_proof_ms = 3600000};
+    static struct kit_save other;
+    uint64_t id;
+
+    slicekit_open(&s, 16);
+    store_tune(s.kit.store, &tuning);
+    kit_save(&s.kit, s.worker, 500, 1, &other);
+    tuning.save_proof_ms = 1000;
+    store_tune(s.kit.store, &tuning);
+    id = slicekit_first(&s);
+    ck_assert_int_eq(slicekit_call(&s, s.worker, id, 1, SLICEKIT_KEYS, 1, 1)->status, KVC_OK);
+    ck_assert_uint_le(store_next_wake(s.kit.store), 1000 * CLOCK_MS_US);
+    clock_advance(1000 * CLOCK_MS_US);
+    kit_tick(&s.kit);
+    ck_assert_uint_eq(kit_stats(&s.kit).aborted_saves, 1);
+    ck_assert_uint_eq(kit_stats(&s.kit).filling_slots, 1);
+    kit_close(&s.kit);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("store/slices_end", CHECK_UNIT_S,
                  {S14_all_calls_are_one_and_fail_together, 0, 6, CHECK_BOTH_WAYS},
                  {S14_failed_slices_of_the_daemon, 0, 1, CHECK_DAEMON_COPIES},
                  {S14_a_call_that_was_never_enqueued, 0, 1},
                  {S14_between_the_calls, 0, 1, CHECK_BOTH_WAYS},
+                 {S14_more_slices_get_the_time_that_saves_have_now, 0, 0, CHECK_BOTH_WAYS},
                  {S16_an_abort_between_the_end_and_its_report, 0, 0, CHECK_BOTH_WAYS})
