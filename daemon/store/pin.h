@@ -16,7 +16,8 @@ bool pin_has(const struct store *store, uint32_t block);
 /* The block's pin ends, if it has one. */
 void pin_drop(struct store *store, uint32_t block);
 
-/* Ends pins whose time is over. */
+/* Ends pins whose time is over; so many in a turn. */
+#define PIN_ENDS 1024u
 void pin_tick(struct store *store, uint64_t now);
 uint64_t pin_next_wake(const struct store *store);
 

@@ -123,7 +123,39 @@ START_TEST(leases_that_a_flush_ends_are_looked_for_by_turns)
 }
 END_TEST
 
+/* _i: their time is over, or all are unpinned. Those of others, and one that is renewed, stay. */
+START_TEST(pins_that_end_together_end_by_turns)
+{
+    const uint32_t pins = 400;
+    struct kit_owner *worker = kit_open_with(&kit, 1024, 1024, 1000);
+    uint32_t turns = 0;
+
+    ck_assert_uint_eq(kit_pin(&kit, kit_scope(&kit, worker, 0, pins), 10), pins);
+    fault_arm("pin.turn", 0, UINT32_MAX);
+    if (_i == 0)
+        clock_advance(10 * CLOCK_S_US);
+    else
+        ck_assert_uint_eq(kit_unpin(&kit, kit_scope(&kit, worker, 0, 0)), pins);
+    store_tick(kit.store);
+    kit_check(&kit);
+    ck_assert_uint_gt(kit_stats(&kit).pinned_blocks, pins - 3);
+    ck_assert_uint_eq(kit_pin(&kit, kit_scope(&kit, worker, pins - 1, 1), 10), 1);
+    for (; store_next_wake(kit.store) == 0; turns++) {
+        store_tick(kit.store);
+        kit_check(&kit);
+    }
+    ck_assert_uint_ge(turns, pins - 3);
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, 1);
+    if (_i == 1)
+        ck_assert_uint_eq(kit_unpin(&kit, kit_scope(&kit, worker, 0, 0)), 1);
+    fault_off("pin.turn");
+    kit_tick(&kit);
+    kit_close(&kit);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("store/turns", CHECK_UNIT_S,
                  {leases_that_end_together_release_their_blocks_by_turns, 0, 0, CHECK_BOTH_WAYS},
                  {leases_that_a_flush_ends_are_looked_for_by_turns, 0, 0},
+                 {pins_that_end_together_end_by_turns, 0, 1},
                  {what_a_long_lease_loses_is_released_by_turns, 0, 1})
