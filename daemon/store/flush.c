@@ -47,10 +47,12 @@ static void note_cleared(const struct store *store, const uint64_t *set)
 /* A block of an earlier epoch is found by nobody from now on. */
 static uint64_t make_stale(struct store *store, uint32_t namespace_)
 {
+    struct table_namespace *ns = table_namespace(store->table, namespace_);
     struct usage *usage = store->usages[namespace_];
     const uint64_t blocks = usage ? usage->blocks : 0;
 
-    table_namespace(store->table, namespace_)->epoch++;
+    if (++ns->epoch == 0) /* which no namespace has: the table would be refused */
+        ns->epoch = 1;
     if (usage) {
         usage->stale += blocks;
         usage->blocks = 0;

@@ -79,6 +79,32 @@ START_TEST(S42_old_epochs_are_stale)
 }
 END_TEST
 
+/* 0 is no epoch: a daemon that is started again would refuse the table. */
+START_TEST(S42_epochs_begin_anew_behind_the_last_number)
+{
+    const struct table *table;
+    struct kit_owner *worker;
+    struct store_part_info info;
+
+    kit_open(&kit, &(struct kit_config){.gpu_slots = 16, .host_slots = 16});
+    worker = kit_worker(&kit);
+    table = store_table(kit.store);
+    table_namespace(table, table_part(table, kit.part)->namespace_)->epoch = UINT32_MAX;
+    kit_register(&kit, worker, 1, kit.slot_bytes, &info);
+    ck_assert_uint_eq(info.epoch, UINT32_MAX);
+    kit.epoch = info.epoch;
+    kit_put(&kit, worker, 0, 4);
+    flush(4);
+    kit_register(&kit, worker, 1, kit.slot_bytes, &info);
+    ck_assert_uint_eq(info.epoch, 1);
+    kit.epoch = info.epoch;
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 4), 0);
+    kit_put(&kit, worker, 0, 4);
+    ck_assert_uint_eq(kit_probe(&kit, worker, 0, 4), 4);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(S42_nothing_in_flight_is_published_after_a_flush)
 {
     static struct kit_save other;
@@ -384,6 +410,7 @@ END_TEST
 CHECK_MAIN_LOOPS("store/flush", CHECK_UNIT_S,
                  {S42_a_flush_drops_every_block_of_the_namespace, 0, 0, CHECK_BOTH_WAYS},
                  {S42_old_epochs_are_stale, 0, 0, CHECK_BOTH_WAYS},
+                 {S42_epochs_begin_anew_behind_the_last_number, 0, 0, CHECK_BOTH_WAYS},
                  {S42_nothing_in_flight_is_published_after_a_flush, 0, 0, CHECK_BOTH_WAYS},
                  {S42_an_empty_entry_is_in_no_namespace, 0, 0, CHECK_BOTH_WAYS},
                  {S42_open_loads_run_to_their_proof, 0, 0, CHECK_BOTH_WAYS},
