@@ -426,7 +426,7 @@ $(FUZZERS): $(DEBUG)/fuzz/%: $(DEBUG)/obj/tests/fuzz/%.o $(FUZZ_HELP) \
                              $(call rooms,$(DEBUG),$(ALL_ROOMS))
 	$(call link,$(DEBUG_FLAGS) -fsanitize=fuzzer,$(TEST_PKGS))
 
-$(RELEASE)/tests/bench/peer_bench: $(RELEASE)/obj/tests/bench/perftest.o
+$(RELEASE)/tests/bench/peer_bench: $(addprefix $(RELEASE)/obj/tests/bench/,hosts.o perftest.o)
 $(BENCHES) $(PROBE): $(RELEASE)/%: $(RELEASE)/obj/%.o $(call rooms,$(RELEASE),$(PRODUCT_ROOMS))
 	$(call link,$(RELEASE_FLAGS),$(TEST_PKGS))
 
