@@ -86,6 +86,11 @@ void fake_note(const char *name);
 // The last launch of this thread has said that the next thing on its stream follows it.
 extern __thread bool fake_more;
 
+// A launch on a stream uses what others may use: whether it is behind their last use. anew: what is
+// in this memory has not been used yet.
+bool fake_share(uint64_t shared, const void *stream);
+void fake_share_anew(uint64_t at, uint64_t bytes);
+
 // Copies from host memory that wait, with $KVC_FAKE_CUDA_LATE, until something is behind them.
 void fake_catch_up(void);
 

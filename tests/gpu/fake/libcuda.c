@@ -292,6 +292,7 @@ int fake_set_async(uint64_t to, unsigned char value, size_t bytes, void *stream)
     OWN_STREAM(stream);
     fake_catch_up();
     memset((void *)(uintptr_t)to, value, bytes);
+    fake_share_anew(to, bytes);
     return 0;
 }
 
@@ -395,7 +396,8 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
     NEED_CONTEXT;
     OWN_STREAM(stream);
     fake_catch_up();
-    if (grid_x == 0 || (args->follows != 0 && !behind))
+    if (grid_x == 0 || (args->follows != 0 && !behind) ||
+        (args->scratch != 0 && !fake_share(args->scratch, stream)))
         return INVALID;
     launched = stream;
     fake_more = args->more != 0;

@@ -54,14 +54,78 @@ int fake_stream_capturing(void *stream, int *status)
     return 0;
 }
 
+// What streams share has to be handed over: by an event behind the last use, for which the next one
+// waits. Uses, records and waits are numbered in their order.
+struct event {
+    const void *stream;
+    uint64_t at;
+};
+
+#define MARKS_MAX 64u
+
+static struct {
+    pthread_mutex_t lock;
+    uint64_t now;
+    struct mark {
+        uint64_t shared; // what is shared, where it is
+        const void *stream;
+        uint64_t at;
+    } uses[MARKS_MAX];
+    struct {
+        const void *stream;
+        struct event event;
+    } waits[MARKS_MAX]; // the last ones
+    uint32_t n_uses, n_waits;
+} order = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 int fake_stream_wait(void *stream, void *event, unsigned flags)
 {
-    (void)stream;
-    (void)event;
     (void)flags;
     NEED_CONTEXT;
     fake_catch_up();
+    pthread_mutex_lock(&order.lock);
+    order.waits[order.n_waits % MARKS_MAX].stream = stream;
+    order.waits[order.n_waits++ % MARKS_MAX].event = *(struct event *)event;
+    pthread_mutex_unlock(&order.lock);
     return 0;
+}
+
+// Whether a stream waits for what another one had used by then.
+static bool waits_for(const void *stream, const struct mark *use)
+{
+    for (uint32_t i = 0; i < MARKS_MAX && i < order.n_waits; i++)
+        if (order.waits[i].stream == stream && order.waits[i].event.stream == use->stream &&
+            order.waits[i].event.at > use->at)
+            return true;
+    return false;
+}
+
+bool fake_share(uint64_t shared, const void *stream)
+{
+    struct mark *use = order.uses;
+    bool fine;
+
+    pthread_mutex_lock(&order.lock);
+    while (use < order.uses + order.n_uses && use->shared != shared)
+        use++;
+    fine = use == order.uses + order.n_uses || use->stream == stream || waits_for(stream, use);
+    if (use < order.uses + MARKS_MAX)
+        *use = (struct mark){shared, stream, ++order.now};
+    if (use == order.uses + order.n_uses && order.n_uses < MARKS_MAX)
+        order.n_uses++;
+    pthread_mutex_unlock(&order.lock);
+    return fine;
+}
+
+void fake_share_anew(uint64_t at, uint64_t bytes)
+{
+    pthread_mutex_lock(&order.lock);
+    for (uint32_t i = 0; i < order.n_uses;)
+        if (order.uses[i].shared - at < bytes)
+            order.uses[i] = order.uses[--order.n_uses];
+        else
+            i++;
+    pthread_mutex_unlock(&order.lock);
 }
 
 // Functions of the host that are to be called, in their order; one thread calls them.
@@ -166,7 +230,7 @@ int fake_event_create(void **event, unsigned flags)
 {
     (void)flags;
     NEED_CONTEXT;
-    *event = malloc(1);
+    *event = calloc(1, sizeof(struct event));
     fake_alive(1);
     return *event != NULL ? 0 : CUDA_OUT_OF_MEMORY;
 }
@@ -181,12 +245,14 @@ int fake_event_destroy(void *event)
 
 int fake_event_record(void *event, void *stream)
 {
-    (void)event;
     NEED_CONTEXT;
     OWN_STREAM(stream);
     fake_catch_up();
     if (fake_more)
         abort(); // whatever comes next on the stream would have begun already
+    pthread_mutex_lock(&order.lock);
+    *(struct event *)event = (struct event){stream, ++order.now};
+    pthread_mutex_unlock(&order.lock);
     return 0;
 }
 
