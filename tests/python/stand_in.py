@@ -215,7 +215,12 @@ class Wrong(AssertionError):
 
 class Engine:
     """specs: of each group, which has `layers` layers. Blocks are used again only after all others
-    have been."""
+    have been.
+
+    loads_behind: a step that no load is for starts its loads behind the forward pass, as vLLM 0.33
+    does. saves_behind: wait_for_save comes last, as beside a drafter."""
+
+    loads_behind = saves_behind = False
 
     def __init__(self, extra, specs=None, ranks=1, layers=2, blocks=400, pieces=1, **how):
         from kvcache_client.vllm import KvcacheConnector
@@ -351,10 +356,12 @@ class Engine:
         """A step on all workers. forward: (request, first, end) to compute. The blocks that did not
         arrive, and requests whose loads are over."""
         meta = self.scheduler.build_connector_meta(output)
+        behind = self.loads_behind and all(order.asynchronous for order in meta.orders.loads)
         invalid, done, said = set(), None, None
         for rank, worker in enumerate(self.workers):
             worker.bind_connector_metadata(meta)
-            worker.start_load_kv(None)
+            if not behind:
+                worker.start_load_kv(None)
             if rank == len(self.workers) - 1:
                 self.bad = {b for w in self.workers for b in w._worker._invalid}
                 for w in self.workers if forward else ():
@@ -369,12 +376,17 @@ class Engine:
             if forward:
                 for _, _, name in self._layers():
                     worker.save_kv_layer(name, None, None)
+            if behind:
+                worker.start_load_kv(None)
+            if forward and not self.saves_behind:
                 worker.wait_for_save()
             _, over = worker.get_finished(set())
             done = (over or set()) if done is None else done & (over or set())
             invalid |= worker.get_block_ids_with_load_errors()
             one = worker.build_connector_worker_meta()
             said = one if said is None else said.aggregate(one) if one else said
+            if forward and self.saves_behind:
+                worker.wait_for_save()
             worker.clear_connector_metadata()
         self.scheduler.update_connector_output(
             types.SimpleNamespace(invalid_block_ids=invalid, kv_connector_worker_meta=said))

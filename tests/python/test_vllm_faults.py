@@ -75,7 +75,7 @@ class Faults(Case):
     def test_saves_are_held_back_for_the_steps_that_ran_ahead(self):
         """Each step counts once, although two calls end it."""
         engine = self.engine(self.daemon())
-        engine.workers[0]._worker._distrust = 3
+        engine.workers[0]._worker._distrust = 4  # this step is the first of them
         saved = []
         for _ in range(5):
             engine.serve(Request(prompt(TOKENS)))

@@ -220,6 +220,9 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_connector_metadata(connector_metadata)
         assert isinstance(connector_metadata, KvcacheMetadata)
         self._orders = connector_metadata.orders
+        # Versions that start loads behind a forward pass that does not need them do this before it.
+        if self._worker is not None:
+            self._worker.begin(self._orders)
 
     def clear_connector_metadata(self) -> None:
         super().clear_connector_metadata()
@@ -242,7 +245,6 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         if self._worker is not None:
             self._worker.finish(self._orders)
-            self._waited = True
 
     def get_finished(
         self, finished_req_ids: Set[str]
@@ -250,14 +252,12 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None:
             return None, None
         self._log_line()
-        if not self._waited:  # steps without a forward pass do not call wait_for_save
-            self._worker.finish(StepOrders())
-        self._waited = False
+        # wait_for_save comes later behind a drafter, and in some versions not without a forward pass.
+        self._worker.judge()
         done, self._failed_blocks = self._worker.poll()
         return None, done or None
 
     _failed_blocks: Set[int] = set()
-    _waited = False
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()

@@ -1,8 +1,9 @@
 """The worker's side: one rank's KV cache, and the copies that the scheduler ordered. It imports
 neither vLLM nor torch.
 
-Order in a step: start() before the forward pass, finish() behind it (both only enqueue, and judge
-loads whose copies are over), poll() at the end. Loads that a step waits for go on the compute
+Order in a step: begin() before the forward pass, start() too if the pass needs what it loads, else
+perhaps behind it; judge() and finish() behind it (all of them only enqueue, and wait for loads whose
+copies the pass is behind), poll() at the end, which may come before finish(). Loads that a step waits for go on the compute
 stream before the forward pass, others on the side stream. Saves go behind the forward pass on the
 compute stream, or, when the daemon has only a host tier, on the side stream; blocks that are still
 being read are not given to compute before that has ended.
@@ -161,15 +162,13 @@ class WorkerSide:
 
     # Loads.
 
-    def start(self, orders: StepOrders) -> None:
-        """Before the forward pass."""
+    def begin(self, orders: StepOrders) -> None:
+        """Before the forward pass, whatever that needs."""
+        self._distrust = max(0, self._distrust - 1)
         self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
-        sliced: List[Tuple[int, SlicedLoad]] = []
-        for order in orders.loads:
-            loading = self._start(order, sliced)
-            (self._beside if order.asynchronous else self._now).append(loading)
-        if sliced:
-            self._start_sliced(sliced)
+        if any(order.asynchronous for order in orders.loads):
+            # Whoever had these blocks before may still be read by compute.
+            self._streams.after_compute()
         self._time_begins(orders.tokens)
         if self._by_layer and orders.saves and not self._host_only:
             client = self._link.ready()
@@ -177,6 +176,17 @@ class WorkerSide:
                 self._dropped(len(orders.saves))
                 return
             self._layer_saves.begin(client, self._entries(together(orders.saves)))
+
+    def start(self, orders: StepOrders) -> None:
+        """Before the forward pass; behind it if all of the loads go on beside the steps."""
+        sliced: List[Tuple[int, SlicedLoad]] = []
+        for order in orders.loads:
+            loading = self._start(order, sliced)
+            (self._beside if order.asynchronous else self._now).append(loading)
+        if sliced:
+            self._start_sliced(sliced)
+        if self._now and self._timing is not None and self._running:
+            self._timing[1].begin()  # of the pass alone
 
     def _start_sliced(self, sliced: Sequence[Tuple[int, SlicedLoad]]) -> None:
         try:
@@ -207,8 +217,6 @@ class WorkerSide:
         loading = _Loading(order, [], {b for ids in order.ids for b in ids if b is not None})
         stream = self._streams.compute()
         if order.asynchronous:
-            # Whoever had these blocks before may still be read by compute.
-            self._streams.after_compute()
             stream = self._streams.side()
         self._report.adopted[order.request] = 1
         client = self._link.ready()
@@ -288,8 +296,8 @@ class WorkerSide:
                 self._timing[1].begin()
                 self._running = True
 
-    def finish(self, orders: StepOrders) -> None:
-        """Behind the forward pass."""
+    def judge(self) -> None:
+        """Behind the forward pass: what it computed on is told before its tokens are used."""
         if self._timing is not None and self._running:
             self._running = False
             self._timing[1].end()
@@ -298,6 +306,10 @@ class WorkerSide:
             if not self._judge(loading, JUDGE_MS):
                 self._lose(loading, loading.wanted)
         self._now.clear()
+
+    def finish(self, orders: StepOrders) -> None:
+        """Behind the forward pass, and a drafter's."""
+        self.judge()
         by_layer = self._layer_saves.end(trusted=not self._distrust)
         if self._distrust:
             self._dropped(len(orders.saves))
@@ -390,7 +402,6 @@ class WorkerSide:
     def poll(self) -> Tuple[Set[str], Set[int]]:
         """Requests whose loads beside the steps are over, and blocks that did not arrive. Once a
         step."""
-        self._distrust = max(0, self._distrust - 1)
         if self._timing is not None and not self._running:
             took = self._timing[1].seconds()
             if took is not None:
