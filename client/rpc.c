@@ -228,10 +228,10 @@ static uint32_t next_seq(struct rpc *rpc)
     return rpc->last_seq;
 }
 
-static void remember(struct rpc *rpc, uint32_t seq, uint16_t type, uint64_t arg, bool posted)
+static void remember(struct rpc *rpc, uint32_t seq, uint16_t type, uint64_t arg)
 {
     if (rpc->n_pending < RPC_PENDING_MAX)
-        rpc->pending[rpc->n_pending++] = (struct rpc_pending){seq, type, posted, arg};
+        rpc->pending[rpc->n_pending++] = (struct rpc_pending){seq, type, arg};
 }
 
 /* A daemon that does not answer is not given more than it may still have to do. */
@@ -261,7 +261,7 @@ kvc_status rpc_post(struct rpc *rpc, uint16_t type, const void *body, size_t len
                         RPC_PENDING_MAX);
     status = enqueue(rpc, type, seq, body, len);
     if (status == KVC_OK)
-        remember(rpc, seq, type, arg, true);
+        remember(rpc, seq, type, arg);
     return status;
 }
 
@@ -432,7 +432,7 @@ kvc_status rpc_call(struct rpc *rpc, uint16_t type, const void *body, size_t len
         bool unsent = unsend(rpc, number);
 
         if (!unsent)
-            remember(rpc, number, type, arg, false);
+            remember(rpc, number, type, arg);
         if (seq != NULL)
             *seq = unsent ? 0 : number;
         return rpc_fail(rpc, status, NULL, "the daemon did not answer in time");
@@ -464,7 +464,7 @@ kvc_status rpc_call_fds(struct rpc *rpc, uint16_t type, const void *body, size_t
     if (status == KVC_OK)
         status = await(rpc, number, type, deadline_us, reply);
     if (status == KVC_E_DEADLINE && !rpc->answered) {
-        remember(rpc, number, type, 0, false);
+        remember(rpc, number, type, 0);
         return rpc_fail(rpc, status, NULL, "the daemon did not answer in time");
     }
     return status;

@@ -21,11 +21,10 @@
 #define RPC_PENDING_MAX 128u /* unanswered requests that nobody awaits */
 #define RPC_ERROR_BYTES 192u
 
-/* A request whose reply goes to take. arg is the caller's. */
+/* A request whose reply goes to take: posted, or given up. arg is the caller's. */
 struct rpc_pending {
     uint32_t seq;
     uint16_t type;
-    bool posted; /* by rpc_post; else it was awaited and given up */
     uint64_t arg;
 };
 

@@ -168,7 +168,6 @@ void connection_cut(struct connection *c, const char *why)
 {
     if (c->state == CONNECTION_CLOSING)
         return;
-    c->hub->cut++;
     log_warn("conn", "connection cut pid=%d uid=%u reason=%s queued_bytes=%zu", (int)c->pid, c->uid,
              why, c->out.bytes);
     connection_end(c);

@@ -32,7 +32,6 @@ struct connection_hub {
     struct closer *closer;
     struct pace pace;
     uint64_t bad_packets;
-    uint64_t cut;
 };
 
 kvc_status connection_hub_init(struct connection_hub *hub, uv_loop_t *loop);
