@@ -183,7 +183,7 @@ struct codec_save_entry {
 };
 struct codec_save {
     uint64_t save; /* of which these are more slices; 0: a new one */
-    bool checksums, notify, to_host;
+    bool checksums, notify, to_host, no_wait;
     uint32_t gate;        /* what the daemon waits for */
     uint64_t gate_number; /* 0: nothing */
 };

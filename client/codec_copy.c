@@ -87,6 +87,7 @@ kvc_status codec_put_save(const struct codec_save *save, const struct codec_save
     message.checksums = save->checksums;
     message.notify = save->notify;
     message.to_host = save->to_host;
+    message.no_wait = save->no_wait;
     message.gate = save->gate;
     message.gate_number = save->gate_number;
     return codec_pack_body(&message.base, body, len);

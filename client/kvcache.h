@@ -346,6 +346,7 @@ typedef struct kvc_save_args {
     uint32_t first_slice, n_slices; /* of every entry; n_slices 0: all from the first */
     uint64_t more_of;               /* more slices of that save; 0: a new one */
     int to_host;                    /* into the host tier; see below */
+    int no_wait;                    /* nobody waits for room that is being made, some 1 ms */
 } kvc_save_args;
 
 /*

@@ -136,7 +136,8 @@ static kvc_status ask(kvc_client *client, struct saving *saving, uint64_t *save)
     struct codec_save request = {.save = args->more_of,
                                  .checksums = !args->no_checksums,
                                  .notify = save != NULL,
-                                 .to_host = args->to_host != 0};
+                                 .to_host = args->to_host != 0,
+                                 .no_wait = args->no_wait != 0};
     struct call call = {.type = WIRE_SAVE};
     struct wire_packet packet;
     kvc_status status;

@@ -277,7 +277,7 @@ kvc_status save_save(struct session *s, const struct request *request, struct re
         transfer_abandon(transfer);
         return status;
     }
-    if (short_of > 0)
+    if (short_of > 0 && !save->no_wait)
         wait_for_room(s, admitted, transfer, request, n_keys);
     else
         seal(s, admitted, transfer, request->seq, n_keys, req.n_entries);

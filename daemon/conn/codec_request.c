@@ -199,6 +199,7 @@ static bool from_save(struct codec *codec, const ProtobufCMessage *base, struct 
         .checksums = m->checksums,
         .notify = m->notify,
         .to_host = m->to_host,
+        .no_wait = m->no_wait,
         .save = m->save,
         .region = m->region,
         .gate = {m->gate, m->gate_number, BYTES(m->event)},

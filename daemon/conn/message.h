@@ -122,7 +122,7 @@ struct msg_gate {
 struct msg_save {
     const struct msg_save_entry *entries;
     size_t n_entries;
-    bool checksums, notify, to_host;
+    bool checksums, notify, to_host, no_wait;
     uint64_t save;
     uint64_t region;
     struct msg_gate gate;

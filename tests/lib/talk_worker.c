@@ -138,6 +138,7 @@ uint32_t talk_send_save(struct talk_worker *w, uint32_t first, uint32_t n, bool 
     message.entries = &entries;
     message.n_entries = 1;
     message.notify = notify;
+    message.no_wait = w->no_wait;
     return talk_send(w->sock, WIRE_SAVE, &message.base);
 }
 

@@ -17,6 +17,7 @@ struct talk_worker {
     uint8_t secret[KVC_SECRET_BYTES];
     uint32_t part, epoch;
     uint32_t n_extents; // acknowledged
+    bool no_wait;       // its saves wait for no room
 };
 
 // Connects, says HELLO, registers a part whose namespace is 32 times `ns`, and acknowledges every

@@ -179,6 +179,38 @@ START_TEST(test_abort_of_a_waiting_save)
 }
 END_TEST
 
+// Who does not wait has the answer before the packet behind the request is looked at.
+START_TEST(test_a_save_that_does_not_wait_for_room)
+{
+    struct daemon *d = small_daemon();
+    struct talk_worker w;
+    Kvcache__Abort m = KVCACHE__ABORT__INIT;
+    Kvcache__SaveReply *saved;
+    uint32_t states[4], seq, abort_seq;
+
+    w = talk_worker_with_slots(daemon_socket(d), SLOT);
+    daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
+    publish(&w, 1, SLOTS);
+    w.no_wait = true;
+    for (int i = 0; i < 20; i++) {
+        daemon_freeze(d);
+        seq = talk_send_save(&w, 100, 2, true);
+        m.request = seq;
+        m.never_all = true;
+        abort_seq = talk_send(w.sock, WIRE_ABORT, &m.base);
+        daemon_thaw(d);
+        saved = talk_save_reply(&w, seq);
+        count_states(saved, states);
+        ck_assert_uint_eq(states[KVCACHE__KEY_STATE__KEY_SKIPPED], 2);
+        talk_free(saved);
+        ck_assert_int_eq(talk_outcome(w.sock, abort_seq), KVC_E_UNKNOWN);
+    }
+    daemon_fault_off(d, "mover.late");
+    talk_worker_close(&w);
+    daemon_stop(d);
+}
+END_TEST
+
 static uint64_t sessions_held(struct talk_worker *w)
 {
     Kvcache__StatsReply *stats = talk_stats(w->sock);
@@ -353,6 +385,7 @@ END_TEST
 CHECK_MAIN_LOOPS("daemon/save", CHECK_LIFE_S, {test_saved_and_found, 0, 0},
                  {test_done_comes_unasked, 0, 0}, {S5_empty_saves_do_nothing, 0, 0},
                  {test_waits_for_room_and_gives_up, 0, 0}, {test_abort_of_a_waiting_save, 0, 0},
+                 {test_a_save_that_does_not_wait_for_room, 0, 0},
                  {S14_ended_while_waiting_for_room, 0, 0}, {test_abort_by_request, 0, 0},
                  {S16_abort_waits_for_the_words, 0, 1}, {S16_aborts_that_wait_are_bounded, 0, 0},
                  {S15_drained_for_an_ended_session, 0, 0})

@@ -287,7 +287,7 @@ START_TEST(test_largest_save_and_its_reply)
     }
     message.entries = pointers;
     message.n_entries = KVC_ENTRIES_MAX;
-    message.checksums = message.notify = message.to_host = true;
+    message.checksums = message.notify = message.to_host = message.no_wait = true;
     message.save = message.region = UINT64_MAX;
     message.event = (ProtobufCBinaryData){64, bytes};
     message.gate = UINT32_MAX;

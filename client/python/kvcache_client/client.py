@@ -289,7 +289,8 @@ class Client:
 
     def save(
         self, part: Part, keys: Keys, blocks: Blocks, *, stream: Any = None, checksums: bool = True,
-        slices: Optional[Tuple[int, int]] = None, to_host: bool = False
+        slices: Optional[Tuple[int, int]] = None, to_host: bool = False,
+        no_wait: bool = False
     ) -> Save:
         """Copies those of the blocks that the daemon does not have. It may wait save_ms for the
         daemon's answer, then gives up (DeadlineError: nothing is saved). Whatever comes later on
@@ -298,15 +299,17 @@ class Client:
         slices: (first, n): only these, Save.more() brings the others; published when all came.
         to_host: into the host tier, for keys that were SKIPPED because the GPU tier is small; on a
         stream that computing does not wait for.
+        no_wait: the daemon answers at once, and does not wait a moment for room in a full GPU tier.
         """
         return self.save_entries(
             [SaveEntry(part, keys, blocks)], stream=stream, checksums=checksums, slices=slices,
-            to_host=to_host
+            to_host=to_host, no_wait=no_wait
         )
 
     def save_entries(
         self, entries: Sequence[SaveEntry], *, stream: Any = None, checksums: bool = True,
-        slices: Optional[Tuple[int, int]] = None, to_host: bool = False
+        slices: Optional[Tuple[int, int]] = None, to_host: bool = False,
+        no_wait: bool = False
     ) -> Save:
         """Blocks of several parts, or of several requests, in one save."""
         structures = (structs.SaveEntryStruct * len(entries))()
@@ -330,6 +333,7 @@ class Client:
             first_slice=first,
             n_slices=n_slices,
             to_host=to_host,
+            no_wait=no_wait,
         )
         save = Save(self, args, owners)
         save._states = states

@@ -131,6 +131,7 @@ class SaveArgs(ctypes.Structure):
         ("n_slices", c_uint32),
         ("more_of", c_uint64),
         ("to_host", c_int),
+        ("no_wait", c_int),
     ]
 
 
