@@ -1,8 +1,10 @@
 /*
- * The inside of a client. Rooms of libkvcache: client (session: connect, reconnect, close), rpc
+ * The inside of a client. Nouns of libkvcache: client and session (connect, reconnect, close), rpc
  * (requests and replies), codec (protobuf), map (the daemon's memory), extents (which of it), part,
- * lookup, load, save, copy (devices), cuda (the GPU), admin (for tools). They include proto/ and
- * kernels/ and nothing of the daemon; kvcache.h is the only door for others.
+ * lend (the worker's memory, for the daemon to copy), lookup, load, save, flush, copy (devices),
+ * cuda (the GPU), names (keys), figures and admin (for tools), pause (for tests). They include
+ * proto/ and kernels/ and nothing of the daemon; kvcache.h is the door for others, and admin.h,
+ * which is not installed, for kvcachectl, whose bench alone looks in here.
  *
  * Order of things in a call: client_enter, checks of the arguments, request and reply, check of the
  * whole reply, copies. Nothing that a daemon says is believed before it is checked; what cannot be

@@ -1,9 +1,9 @@
 /*
- * Requests: from decoded packets to the store and back. One file per family (session, layout,
- * lookup, save, load, memory, inspect), what becomes of those that the daemon copies (transfer) and
- * what they wait for (gate),
- * and the sessions that they belong to. This header is the door, for server.c: it makes an api,
- * gives it the store and a socket to listen on, and stops it.
+ * Requests: from decoded packets to the store and back. One file per family, which dispatch.c has
+ * the table of, what becomes of those that the daemon copies (transfer) and what they wait for
+ * (gate), and the sessions that they belong to. This header is the door, for server.c: it makes an
+ * api, gives it the store and sockets to listen on, and stops it. access.h, which the configuration
+ * reads, says who may do what.
  *
  * May include everything but server, config and main. All of it runs on the loop's thread.
  */

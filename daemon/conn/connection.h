@@ -1,7 +1,8 @@
 /*
  * Sockets, packets and bodies. conn/ knows nothing of sessions or of the store; it may include
- * base/ and proto/, libuv, and protobuf in codec*.c only. The doors are listener.h (new sockets),
- * connection.h (packets), process.h (who is at the other end) and codec.h (bodies).
+ * base/ and proto/, libuv, and protobuf in codec*.c only. The doors are endpoint.h (where to
+ * listen), listener.h (new sockets), connection.h (packets), process.h (who is at the other end),
+ * codec.h (bodies, which are message.h's structs) and watch.h (descriptors on the loop).
  *
  * A connection reads packets from one socket, a bounded number each time the loop wakes, and queues
  * what it sends. A client that does not read its replies is not read from either

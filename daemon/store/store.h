@@ -2,7 +2,8 @@
  * The store: what is where, and who may touch it. Plain C, one thread, no libuv, no protobuf, no
  * sockets; it may include tier/move.h, base/, kernels/ and proto/. This header is its door: the
  * api/ rooms call it, and the reference model in tests/lib does the same calls. figures.h is for
- * who only looks, operate.h for flushes, pins and quotas.
+ * who only looks, walk.h for who goes through all that is stored, operate.h for flushes, pins and
+ * quotas.
  *
  * Everything here runs on the loop thread and returns at once. A refusal changes nothing.
  * Completion is exactly once: what returns KVC_OK with something pending reports it later by an

@@ -1,6 +1,6 @@
 /*
  * Walks over all leases, parts and blocks, some of them at a time: for lists, and for whoever looks
- * at everything without holding up the loop. A second door of the store, beside store.h.
+ * at everything without holding up the loop.
  *
  * A cursor is 0 at first, and then what the call before has made of it. What changes between two
  * calls may be met twice or not at all; what stays where it is, is met once.

@@ -3,9 +3,9 @@
  * slot holds what is the store's business, and nothing here knows of slots or blocks.
  *
  * tier/ may include device/, base/, kernels/ and proto/. Doors: tier.h for memory, populate.h for
- * giving it pages in the background, move.h for what the store asks, mover.h for who does it;
- * region.h for workers' own memory, copier.h for copies from and to it; errands.h for calls that
- * may hang.
+ * giving it pages in the background, renew.h for new ones, move.h for what the store asks, mover.h
+ * for who does it, verifier.h for comparing with checksums; region.h for workers' own memory,
+ * copier.h for copies from and to it; errands.h for calls that may hang.
  */
 #ifndef KVC_TIER_TIER_H
 #define KVC_TIER_TIER_H
