@@ -10,7 +10,10 @@ chunks of 12 to 16 MiB are saved and loaded in turn, at a steady rate:
     demotion   nothing is saved; the daemon copies blocks from the GPU tier to the host tier, as
                fast as it does
 
-    bench_interference.py [0.5B] [8B] [loop] [worker] [daemon] [demotion] [--rounds N]
+    bench_interference.py [0.5B] [8B] [loop] [worker] [daemon] [demotion] [--rounds N] [--mib N]
+
+--mib: so much a copy instead. From 257 blocks on (48 MiB at 0.5B) it is more than one launch, which
+run into each other.
 
 Rates take turns, round by round; p50, p95 and p99 are of all rounds' steps, the change is against
 the steps without any copies of the same run. Copies begin by the clock, at any time of a step. The
@@ -26,13 +29,13 @@ from kit import MS, Daemon, Remote, Waived, fresh_keys
 
 BATCH, CONTEXT = 8, 2048
 RATES = (0, 1, 5, 20)  # GB/s
-CHUNK = 12 << 20
+CHUNK_MIB = 12
 UNIT = 1e6 if kit.REHEARSE else 1e9  # bytes a second
 KEPT = 16  # chunks that loads take turns with
 
 
 class Victim:
-    def __init__(self, name, socket, copy):
+    def __init__(self, name, socket, copy, mib=CHUNK_MIB):
         self.torch = torch = kit.need_gpus()
         import model
 
@@ -40,11 +43,10 @@ class Victim:
         shape = shapes.get(name, model.TINY if kit.REHEARSE else model.SMALL)
         context = 64 if kit.REHEARSE else CONTEXT
         each = context // model.TOKENS + 1
-        self.model = model.Model(shape, BATCH * each + 2 * (CHUNK // shape.block_bytes + 1),
-                                 kit.DEVICE)
-        self.chunk = max(1, min(64, CHUNK // shape.block_bytes))
+        self.chunk = max(1, min(1024, (mib << 20) // shape.block_bytes))
         if kit.REHEARSE:
             self.chunk = 4
+        self.model = model.Model(shape, BATCH * each + 2 * self.chunk, kit.DEVICE)
         self.bytes = self.chunk * shape.block_bytes
         self._connect(name, socket, copy)
         if not kit.REHEARSE:
@@ -259,11 +261,11 @@ def row(name, what, asked, reached, seen, base):
     return [name, what, asked, reached, *cells, *change, len(seen.times)]
 
 
-def measure(name, copy, rounds, rows, details):
+def measure(name, copy, rounds, mib, rows, details):
     n = 20 if kit.REHEARSE else 1000 if name == "0.5B" else 200
     room = "64M" if kit.REHEARSE else "8G"
     with Daemon("--gpu-bytes", room, "--host-bytes", "0") as d:
-        with Remote(Victim, name, d.socket, copy) as victim:
+        with Remote(Victim, name, d.socket, copy, mib) as victim:
             found = by_rate(victim, n, rounds)
     for rate, seen in found.items():
         rows.append(row(name, copy, rate, f"{kit.median(seen.reached):.1f}", seen, found[0]))
@@ -277,17 +279,18 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", nargs="*", help="0.5B, 8B, loop; worker, daemon, demotion")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--mib", type=int, default=CHUNK_MIB)
     arguments = parser.parse_args()
     names = [w for w in arguments.what if w in ("0.5B", "8B", "loop", "tiny")]
     ways = [w for w in arguments.what if w in ("worker", "daemon", "demotion")]
     if len(names) + len(ways) != len(arguments.what):
         parser.error("unknown: " + " ".join(set(arguments.what) - set(names) - set(ways)))
     return (names or (["tiny", "loop"] if kit.REHEARSE else ["0.5B", "8B", "loop"]),
-            ways or ["worker", "daemon", "demotion"], arguments.rounds)
+            ways or ["worker", "daemon", "demotion"], arguments.rounds, arguments.mib)
 
 
 def main():
-    names, ways, rounds = parse()
+    names, ways, rounds, mib = parse()
     kit.need_gpus()
     rows, details = [], []
     for name in names:
@@ -298,7 +301,7 @@ def main():
                     rows.append(row(name, "none", 0, "0.0", outside, outside))
                     rows.append(row(name, way, "all", f"{kit.median(rates):.1f}", inside, outside))
                 else:
-                    measure(name, way, rounds, rows, details)
+                    measure(name, way, rounds, mib, rows, details)
             except Waived as reason:
                 print(f"  {name}, {way}: {reason}")
     kit.table(
