@@ -6,7 +6,7 @@
 
 enum batch_state {
     BATCH_WAITING,
-    BATCH_READYING, /* on the pool: its slots get memory */
+    BATCH_READYING, /* its slots get memory, on the pool if that takes long */
     BATCH_ASKED,    /* the RESULT, or the bytes, are waited for */
     BATCH_GETTING,  /* operations of this daemon run */
     BATCH_JUDGED,   /* on the pool: unpacked, verified */

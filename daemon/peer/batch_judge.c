@@ -13,6 +13,8 @@ static kvc_status make_ready(const struct batch *b, uint32_t i)
 {
     struct device_slab *slab = tier_slab(b->peers->config.tiers[b->blocks[i].tier]);
 
+    if (fault_fires("peer.ready"))
+        return KVC_E_NO_MEMORY;
     return slab->ops->slab_ready(slab, b->blocks[i].offset, b->shape->span);
 }
 
@@ -281,6 +283,7 @@ static bool is_made(const struct batch *b)
 
 void batch_make_ready(struct batch *b, void (*ready)(struct batch *b))
 {
+    batch_set_state(b, BATCH_READYING);
     if (is_made(b)) {
         ready_cb(&b->work);
         if (b->pool_status == KVC_OK)
@@ -289,7 +292,6 @@ void batch_make_ready(struct batch *b, void (*ready)(struct batch *b))
             batch_end(b, b->pool_status);
         return;
     }
-    batch_set_state(b, BATCH_READYING);
     b->ready = ready;
     b->pooled = true;
     if (uv_queue_work(b->peers->config.loop, &b->work, ready_cb, readied_cb) == 0)

@@ -47,6 +47,31 @@ START_TEST(T12_an_operation_fails)
 }
 END_TEST
 
+/* More batches fail than a peer may have under way: each gives back what it had. */
+START_TEST(T13_no_memory_for_what_comes)
+{
+    struct engine a, b;
+
+    pair_open(&p, 2, NULL);
+    wait_for(daemon_log_count(p.daemons[1], "memory is populated") == 1, MS);
+    engine_open(&a, daemon_socket(p.daemons[0]));
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_put(&a, 100, 40);
+    daemon_fault_arm(p.daemons[1], "peer.ready", 0, UINT32_MAX);
+    for (uint32_t i = 0; i < 5; i++)
+        ck_assert_uint_eq(engine_lookup_all(&b, 100, 40), 0);
+    ck_assert_uint_ge(daemon_fault_fired(p.daemons[1], "peer.ready"), 5);
+    ck_assert_uint_eq(pair_row(p.daemons[1], "serves", 0).running, 0);
+    daemon_fault_off(p.daemons[1], "*");
+    engine_verify_all(&b, 100, 40);
+    engine_close(&a);
+    engine_close(&b);
+    for (uint32_t i = 0; i < 2; i++)
+        pair_at_rest(p.daemons[i]);
+    pair_close(&p);
+}
+END_TEST
+
 START_TEST(T13_ucx_is_not_to_be_had)
 {
     static const char *const sites[] = {"ucx.load", "ucx.register"};
@@ -70,4 +95,4 @@ START_TEST(T13_ucx_is_not_to_be_had)
 END_TEST
 
 CHECK_MAIN_LOOPS("fault/peer_sites", CHECK_LIFE_S, {T12_an_operation_fails, 0, 1},
-                 {T13_ucx_is_not_to_be_had, 0, 1})
+                 {T13_no_memory_for_what_comes, 0, 0}, {T13_ucx_is_not_to_be_had, 0, 1})
