@@ -42,6 +42,8 @@ SHARED, OWN, REQUESTS, AT_ONCE, WARM_OUTPUT = 8, 128, 128, (16, 32), 32
 LENGTHS, MADE, OVER = (4096, 7936), 8, 1.6  # OVER: of what the GPU tier holds
 MOST = 60  # prompts of a length
 OVERFLOW = 8 << 20  # bytes of the GPU tier
+# Of the daemon, told for each workload: blocks that got room, and without a wait for it.
+FIGURES = ("admitted_blocks", "admitted_at_once", "skipped_blocks", "demotions", "promotions")
 TOKEN_BYTES = {"0.5B": 12288, "8B": 131072}
 POOL = {"0.5B": 4, "8B": 12}  # GiB of KV in the engine
 SLAB = {"0.5B": 0.5, "8B": 4}  # of which the slab takes so much
@@ -267,7 +269,13 @@ def measure(name, ways, said, wanted, end, output):
             way.tier(what)
         n = said.turns if share > 1 else (said.turns + 1) // 2
         until = now + (end - now) * share / (share + sum(w[2] for w in left))
+        before = {way.way: way.call("daemon") for way in some}
         found = turns(f"{name} {what}", some, n, until, *call)
+        for way in some:
+            after = way.call("daemon")
+            if after:
+                print("    " + json.dumps({"what": f"{name} {what}", "way": way.way, "daemon": {
+                    key: after[key] - before[way.way][key] for key in FIGURES}}), flush=True)
         output[f"{name} {what} {[way.way for way in some]}"] = found
         if any(found.values()):
             kit.table(f"vLLM: {what}; {kit.machine()}", COLUMNS, turn_rows(name, what, found))

@@ -9,7 +9,7 @@ SIDES = {
     "scheduler": ("get_num_new_matched_tokens", "update_state_after_alloc",
                   "update_connector_output", "request_finished", "request_finished_all_groups",
                   "build_connector_meta"),
-    "worker": ("start_load_kv", "wait_for_save", "build_connector_worker_meta", "get_finished"),
+    "worker": ("bind_connector_metadata", "start_load_kv", "wait_for_save", "build_connector_worker_meta", "get_finished"),
 }
 
 

@@ -383,6 +383,15 @@ class Engine:
         """What its calls took on the host since the last time."""
         return {side: clock.told() for side, clock in self._clocks.items()}
 
+    def daemon(self):
+        """What the daemon counted."""
+        from kvcache_client import Client
+
+        if self.setting.socket is None:
+            return {}
+        with Client(self.setting.socket, role="operator", connect_ms=MS) as operator:
+            return operator.statistics()
+
     def counts(self):
         """What the connector counted."""
         said = {}
