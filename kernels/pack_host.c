@@ -40,6 +40,7 @@ static inline struct unit load_unit(const uint8_t *from)
 static uint64_t run_share(const uint8_t *from, uint64_t len, uint64_t key)
 {
     uint64_t sum = 0;
+#pragma GCC unroll 4
     for (; len >= CHECKSUM_UNIT; len -= CHECKSUM_UNIT, from += CHECKSUM_UNIT) {
         struct unit unit = load_unit(from);
         sum += checksum_share(key, unit.low, unit.high);
