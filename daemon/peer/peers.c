@@ -418,7 +418,7 @@ uint32_t peers_count(const struct peers *peers)
 {
     const struct peer *peer;
     uint32_t n = peers->handles + peers->n_guests + peers->n_fetches + peers->n_batches +
-                 peers->n_services + peers->n_warmings + peers->workers;
+                 peers->n_services + peers->workers;
 
     list_for_each(peer, &peers->list, link)
         n += peer->state != PEER_STOPPED;

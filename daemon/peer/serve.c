@@ -125,7 +125,6 @@ void service_finish(struct service *s, bool served)
     const bool staged = s->stage < PEERS_STAGES;
 
     end(s, served);
-    service_warm_next(g);
     if (staged)
         share_stage(peers);
     serve_start_some(g);
@@ -209,7 +208,6 @@ static bool begin(struct service *s)
         g->n_running++;
         g->n_waiting--;
         s->peers->sending += s->bytes;
-        service_warm_next(g);
     } else {
         if (s->lane < PEER_LANES)
             g->lanes.used[s->lane] = false;

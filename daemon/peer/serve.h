@@ -27,7 +27,6 @@ struct service {
     uint32_t part, mode, n, lane, stage;
     uint64_t staged; /* a bit for each block that is on a GPU */
     bool running;
-    bool cold; /* its blocks are to be sent, and may be anywhere */
     const struct shape *shape;
     struct load *load; /* NULL: none is open */
     kvc_status status;
@@ -49,9 +48,6 @@ void service_finish(struct service *s, bool served); /* frees it, and begins wha
 
 /* serve_move.c: KVC_OK, or nothing has begun. */
 kvc_status service_move(struct service *s);
-
-/* serve_warm.c: whichever is sent next. */
-void service_warm_next(struct guest *guest);
 
 /* serve_stage.c: blocks of a GPU are copied to host memory, and then it moves. KVC_E_BUSY: there
  * is no room now, and nothing has begun. */

@@ -183,7 +183,6 @@ static kvc_status begin_send(struct service *s)
     uint32_t first = 0;
 
     service_set_state(s, SERVE_SENDING);
-    s->cold = true;
     service_report(s);
     for (uint32_t i = 1; i <= s->n; i++) {
         if (i < s->n && are_neighbours(s, i))

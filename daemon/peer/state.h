@@ -152,7 +152,7 @@ struct peers {
     uint32_t tenant; /* of peers that name none, and of the directory */
     struct list list, guests, fillers, fetches, shapes;
     uint32_t n_greeted; /* guests that have lanes */
-    uint32_t n_peers, n_guests, n_fetches, n_batches, n_services, n_warmings;
+    uint32_t n_peers, n_guests, n_fetches, n_batches, n_services;
     uint64_t next_id; /* of queries and batches: begins at random, so that no stranger guesses it */
     uint64_t passes;  /* over the fetches */
     uint64_t bytes;   /* in flight to this daemon */
@@ -195,8 +195,8 @@ const struct gpu_extent *gpu_extent_at(const struct peer *peer, uint64_t offset,
 /* staging.c: VIEW_SLAB_BYTES each. */
 kvc_status staging_open(struct peers *peers); /* before the loop runs */
 void staging_close(struct peers *peers);
-/* PEERS_STAGES: there is none for somebody who has so many. The last one is for those who have none:
- * what is sent from it to a guest that hangs stays taken until the guest is found silent. */
+/* PEERS_STAGES: there is none for somebody who has so many. The last one is for those who have
+ * none: what is sent from it to a guest that hangs stays taken until the guest is found silent. */
 uint32_t staging_take(struct peers *peers, uint32_t held);
 void staging_give(struct peers *peers, uint32_t stage);
 const uint8_t *staging_address(const struct peers *peers, uint32_t stage);
