@@ -48,7 +48,6 @@ struct batch {
      * that were looked at in vain are doubted until they came. */
     uint64_t seen, doubted;
     uint64_t certain; /* of those that the pool looks at: they have come */
-    uint32_t peek;    /* the first block that was not seen */
     struct batch_piece pieces[KVC_CHUNK_BLOCKS]; /* each at its first block */
     void (*ready)(struct batch *b);
     uv_work_t work;

@@ -203,10 +203,8 @@ void batch_mark(struct batch *b)
 {
     const uint64_t mark = mark_of(b);
 
-    if (b->shape->span < sizeof(mark)) {
-        b->peek = b->n;
+    if (b->shape->span < sizeof(mark))
         return;
-    }
     for (uint32_t i = 0; i < b->n; i++)
         memcpy(mark_at(b, i), &mark, sizeof(mark));
 }
@@ -215,18 +213,23 @@ static bool seems_here(const struct batch *b, uint32_t i)
 {
     const uint64_t mark = mark_of(b);
 
-    return (b->coming & 1ull << i) != 0 &&
-           (memcmp(mark_at(b, i), &mark, sizeof(mark)) != 0 || fault_fires("peer.peek"));
+    return memcmp(mark_at(b, i), &mark, sizeof(mark)) != 0 || fault_fires("peer.peek");
 }
 
 static void peek(struct batch *b)
 {
     uint64_t fresh;
 
-    if (b->state != BATCH_ASKED || b->mode != MESSAGE_SEND || !b->told || b->status != KVC_OK)
+    if (b->state != BATCH_ASKED || b->mode != MESSAGE_SEND || !b->told || b->status != KVC_OK ||
+        b->shape->span < sizeof(uint64_t))
         return;
-    while (b->peek < b->n && seems_here(b, b->peek))
-        b->seen |= 1ull << b->peek++;
+    /* Not in their order: UCX cuts a message, and several lanes bring the pieces. */
+    for (uint64_t left = b->coming & ~b->came & ~b->seen; left != 0; left &= left - 1) {
+        const uint32_t i = (uint32_t)__builtin_ctzll(left);
+
+        if (seems_here(b, i))
+            b->seen |= 1ull << i;
+    }
     fresh = (uint64_t)__builtin_popcountll(b->seen & ~b->judged & ~b->doubted) * b->shape->span;
     if (!b->pooled && (fresh >= PEEK_BYTES || 2 * fresh >= b->bytes))
         judge(b);

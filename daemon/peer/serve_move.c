@@ -8,8 +8,6 @@
 #include "daemon/base/fault.h"
 #include "daemon/peer/serve.h"
 
-#define SEND_BYTES (2ull << 20) /* of a message of several blocks */
-
 static kvc_status check_view(const struct service *s)
 {
     const uint64_t full = view_slab_bytes(s->shape->largest, s->shape->span);
@@ -154,21 +152,6 @@ static kvc_status begin_put(struct service *s)
 
 /* Exact, by messages. */
 
-/* Neighbours on both sides are one message, but one that is small enough to be verified there
- * while the next one is on its way. */
-static void send_run(struct service *s, uint32_t first, uint32_t n)
-{
-    const uint64_t span = s->shape->span;
-    const uint32_t most = span < SEND_BYTES ? (uint32_t)(SEND_BYTES / span) : 1;
-
-    for (uint32_t at = first; at < first + n; at += most) {
-        const uint32_t blocks = first + n - at < most ? first + n - at : most;
-
-        ucx_send(s->guest->endpoint, next_op(s, sent_cb), &(struct ucx_tag){s->id, at, blocks},
-                 service_address(s, at), blocks * span, service_memory(s, at));
-    }
-}
-
 static bool are_neighbours(const struct service *s, uint32_t i)
 {
     const uint64_t span = s->shape->span;
@@ -178,6 +161,7 @@ static bool are_neighbours(const struct service *s, uint32_t i)
            s->destinations[i] == s->destinations[i - 1] + span;
 }
 
+/* Neighbours on both sides are one message: the guest looks for each block in it by itself. */
 static kvc_status begin_send(struct service *s)
 {
     uint32_t first = 0;
@@ -187,7 +171,9 @@ static kvc_status begin_send(struct service *s)
     for (uint32_t i = 1; i <= s->n; i++) {
         if (i < s->n && are_neighbours(s, i))
             continue;
-        send_run(s, first, i - first);
+        ucx_send(s->guest->endpoint, next_op(s, sent_cb),
+                 &(struct ucx_tag){s->id, first, i - first}, service_address(s, first),
+                 (i - first) * s->shape->span, service_memory(s, first));
         first = i;
     }
     return KVC_OK;
