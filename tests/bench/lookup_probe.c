@@ -1,9 +1,11 @@
 /*
  * How long lookups of one steady worker take beside whatever else the daemon does: 64 keys with a
  * lease every 2 ms, of blocks that it saves, and saves again when they are gone; and beside it
- * round trips of packets of the same sizes to a process that does nothing but answer them.
+ * round trips of packets of the same sizes to a process that does nothing but answer them. "served"
+ * is what a lookup takes but for the time that the probe itself waits for a processor, as Linux
+ * counts it, "worked" but for what the daemon's loop waits too; 0 where that is not known.
  *
- *     lookup_probe SOCKET
+ *     lookup_probe SOCKET [PID]        of the daemon
  *
  * Each line on standard input is answered by one line of JSON about both; the end of it ends the
  * program. Exit status 1: a request failed.
@@ -14,6 +16,7 @@
  *     all      all that count, but for those
  *     rests    all of a daemon at rest
  */
+#include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,11 +49,12 @@ struct probe {
     kvc_client *client;
     kvc_part part;
     struct echo echo;
+    int waits[2]; /* schedstat of this process and of the daemon; -1: not known */
     uint8_t keys[BLOCKS * KVC_KEY_BYTES];
     uint8_t *cache;
     unsigned random;
-    struct series lookups, echoes;
-    struct series quiet_lookups, quiet_echoes;
+    struct series lookups, served, worked, echoes;
+    struct series quiet_lookups, quiet_served, quiet_worked, quiet_echoes;
     char line[16];
     size_t len;
 };
@@ -61,6 +65,28 @@ static double now_micros(void)
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+/* How long its first thread has been ready to run and waited for a processor; negative: not known.
+ */
+static double waited_micros(int waits)
+{
+    char text[96];
+    ssize_t n = waits >= 0 ? pread(waits, text, sizeof(text) - 1, 0) : -1;
+    unsigned long long ran_ns, waited_ns;
+
+    if (n <= 0)
+        return -1;
+    text[n] = '\0';
+    return sscanf(text, "%llu %llu", &ran_ns, &waited_ns) == 2 ? (double)waited_ns * 1e-3 : -1;
+}
+
+static int open_waits(const char *pid)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%s/schedstat", pid);
+    return open(path, O_RDONLY | O_CLOEXEC);
 }
 
 /*
@@ -156,15 +182,30 @@ static kvc_status exchange(struct probe *p)
     return note(&p->echoes, now_micros() - start) ? KVC_OK : KVC_E_NO_MEMORY;
 }
 
+static double without(double micros, double waited)
+{
+    return waited < 0 || waited > micros ? 0 : micros - waited;
+}
+
+/* `own` and `loop`: what had been waited when it began. */
+static bool note_lookup(struct probe *p, double micros, double own, double loop)
+{
+    const double served = own < 0 ? 0 : without(micros, waited_micros(p->waits[0]) - own);
+    const double worked = loop < 0 ? 0 : without(served, waited_micros(p->waits[1]) - loop);
+
+    return note(&p->lookups, micros) && note(&p->served, served) && note(&p->worked, worked);
+}
+
 static kvc_status look_up(struct probe *p)
 {
     const uint32_t first = (uint32_t)rand_r(&p->random) % (BLOCKS / KEYS) * KEYS;
+    const double own = waited_micros(p->waits[0]), loop = waited_micros(p->waits[1]);
     const double start = now_micros();
     kvc_lease lease;
     kvc_status status = kvc_lookup(p->client, 0, &p->part, 1,
                                    p->keys + (size_t)first * KVC_KEY_BYTES, KEYS, 0, &lease);
 
-    if (status == KVC_OK && !note(&p->lookups, now_micros() - start))
+    if (status == KVC_OK && !note_lookup(p, now_micros() - start, own, loop))
         status = KVC_E_NO_MEMORY;
     if (status != KVC_OK)
         return status;
@@ -218,14 +259,20 @@ static void take_line(struct probe *p)
 
     if (quiet) {
         copy_since(&p->lookups, &p->quiet_lookups);
+        copy_since(&p->served, &p->quiet_served);
+        copy_since(&p->worked, &p->quiet_worked);
         copy_since(&p->echoes, &p->quiet_echoes);
     }
     putchar('{');
     tell(lookups, all, "");
+    tell(rests ? &p->quiet_served : &p->served, all, "served_");
+    tell(rests ? &p->quiet_worked : &p->worked, all, "worked_");
     tell(rests ? &p->quiet_echoes : &p->echoes, all, "echo_");
     printf("\"lookups\": %zu}\n", lookups->n - (all ? 0 : lookups->first));
     fflush(stdout);
     go_on(&p->lookups, forget || quiet);
+    go_on(&p->served, forget || quiet);
+    go_on(&p->worked, forget || quiet);
     go_on(&p->echoes, forget || quiet);
 }
 
@@ -256,8 +303,8 @@ int main(int argc, char **argv)
     static struct probe p = {.random = 1};
     kvc_status status = KVC_OK;
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: lookup_probe SOCKET\n");
+    if (argc != 2 && argc != 3) {
+        fprintf(stderr, "usage: lookup_probe SOCKET [PID]\n");
         return 2;
     }
     p.cache = mmap(NULL, (size_t)BLOCKS * SLOT_BYTES, PROT_READ | PROT_WRITE,
@@ -267,6 +314,8 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < BLOCKS; i++)
         kvc_key(&i, sizeof(i), p.keys + (size_t)i * KVC_KEY_BYTES);
     ask_for_short_slices();
+    p.waits[0] = open_waits("self");
+    p.waits[1] = argc > 2 ? open_waits(argv[2]) : -1;
     if (!echo_start(-1, &p.echo))
         return fail(&p, "echo", KVC_E_SYSTEM);
     status = open_session(&p, argv[1]);
@@ -279,7 +328,14 @@ int main(int argc, char **argv)
     kvc_close(p.client);
     echo_stop(&p.echo);
     munmap(p.cache, (size_t)BLOCKS * SLOT_BYTES);
+    for (size_t i = 0; i < 2; i++)
+        if (p.waits[i] >= 0)
+            close(p.waits[i]);
     free(p.lookups.micros);
+    free(p.served.micros);
+    free(p.worked.micros);
+    free(p.quiet_served.micros);
+    free(p.quiet_worked.micros);
     free(p.echoes.micros);
     free(p.quiet_lookups.micros);
     free(p.quiet_echoes.micros);
