@@ -25,8 +25,7 @@ kvc_status codec_put_region_part(uint64_t region, const struct codec_pieces *pie
     message.n_piece_bytes = message.n_piece_offsets = pieces->n;
     message.piece_bytes = (uint64_t *)pieces->bytes;
     message.piece_offsets = (uint64_t *)pieces->offsets;
-    message.handles =
-        codec_bytes(pieces->handles, (size_t)pieces->n_handles * CODEC_HANDLE_BYTES);
+    message.handles = codec_bytes(pieces->handles, (size_t)pieces->n_handles * CODEC_HANDLE_BYTES);
     return codec_pack_body(&message.base, body, len);
 }
 

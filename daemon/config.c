@@ -407,11 +407,10 @@ void config_help(FILE *out)
         wrap_line(out, line, 26);
     }
     fprintf(out, "  %-23s this text\n  %-23s the version\n\n", "--help", "--version");
-    fprintf(out,
-            "Sizes are digits and at most one of K, M, G, T (powers of 1024); those of tiers\n"
-            "are rounded down to whole extents. Times are digits and ms, s, m or h.\n"
-            "In the file: gpu-bytes = 8G. In the environment: KVCACHED_GPU_BYTES=8G. The\n"
-            "command line wins over the environment, and that over the file. SIGHUP reads\n"
-            "all again: what has a * changes then, or with kvcachectl config set; the rest\n"
-            "with a restart.\n");
+    fprintf(out, "Sizes are digits and at most one of K, M, G, T (powers of 1024); those of tiers\n"
+                 "are rounded down to whole extents. Times are digits and ms, s, m or h.\n"
+                 "In the file: gpu-bytes = 8G. In the environment: KVCACHED_GPU_BYTES=8G. The\n"
+                 "command line wins over the environment, and that over the file. SIGHUP reads\n"
+                 "all again: what has a * changes then, or with kvcachectl config set; the rest\n"
+                 "with a restart.\n");
 }

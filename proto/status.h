@@ -35,9 +35,9 @@ typedef enum kvc_status {
     KVC_E_FORKED = 35,       /* used in a child of the process that connected */
 
     /* The device. */
-    KVC_E_DEVICE = 64,        /* the device failed */
-    KVC_E_NO_DEVICE = 65,     /* it is not there */
-    KVC_E_MAP = 66,           /* memory could not be mapped */
+    KVC_E_DEVICE = 64,    /* the device failed */
+    KVC_E_NO_DEVICE = 65, /* it is not there */
+    KVC_E_MAP = 66,       /* memory could not be mapped */
 
     /* A peer. */
     KVC_E_PEER = 96, /* a peer failed; the rest is a miss */

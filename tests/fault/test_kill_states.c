@@ -52,7 +52,8 @@ static void after_hello(struct scene *s)
 // It has the descriptors of the tenant's memory, and never says that it has mapped them.
 static void before_map_ack(struct scene *s)
 {
-    struct talk_worker w = talk_worker_unmapped(s->socket, KVCACHE__ROLE__ROLE_WORKER, STAGE_RAW_NS);
+    struct talk_worker w =
+        talk_worker_unmapped(s->socket, KVCACHE__ROLE__ROLE_WORKER, STAGE_RAW_NS);
     Kvcache__Map map = KVCACHE__MAP__INIT;
     int fds[KVC_WIRE_FDS_MAX];
     uint32_t n_fds;

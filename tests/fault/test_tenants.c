@@ -16,8 +16,8 @@
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
 
-#define KEYS          100u
-#define N_KEYS        8u
+#define KEYS   100u
+#define N_KEYS 8u
 
 #define SKIP_UNLESS_ROOT()                                                                         \
     do {                                                                                           \

@@ -1,7 +1,7 @@
 /*
  * A whole daemon in this process, but for main, configuration and signals: loop, tiers of a few
- * MiB on the host device, mover, copier, store and api, listening on an abstract address. The loop runs
- * only when it is told to.
+ * MiB on the host device, mover, copier, store and api, listening on an abstract address. The loop
+ * runs only when it is told to.
  */
 #ifndef KVC_TESTS_FUZZ_RIG_H
 #define KVC_TESTS_FUZZ_RIG_H

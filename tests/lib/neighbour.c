@@ -8,7 +8,7 @@
 #include "tests/lib/proc.h"
 #include "tests/lib/wait.h"
 
-#define SETTLE_MS 3000
+#define SETTLE_MS     3000
 #define LOG_WINDOW_US 6000000u // longer than the log's own
 // Stacks, libuv's arrays and the allocator's own: they grow with the number of connections at once.
 #define ANONYMOUS_KB 2048

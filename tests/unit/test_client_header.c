@@ -81,15 +81,15 @@ static const char *install_headers(const char *suffix)
     snprintf(source, sizeof(source), "%s/use.%s", tmpdir_path(), suffix);
     file = fopen(source, "we");
     ck_assert_ptr_nonnull(file);
-    fputs(
-        "#include <kvcache.h>\n"
-        "int main(void)\n"
-        "{\n"
-        "    kvc_options options = {\"/nonexistent/socket\", \"use\", KVC_ROLE_WORKER, 0, 0, 0, 0, 0};\n"
-        "    kvc_client *client = 0;\n"
-        "    return kvc_connect(&options, &client) == KVC_E_DISCONNECTED ? 0 : 1;\n"
-        "}\n",
-        file);
+    fputs("#include <kvcache.h>\n"
+          "int main(void)\n"
+          "{\n"
+          "    kvc_options options = {\"/nonexistent/socket\", \"use\", KVC_ROLE_WORKER, 0, 0, 0, "
+          "0, 0};\n"
+          "    kvc_client *client = 0;\n"
+          "    return kvc_connect(&options, &client) == KVC_E_DISCONNECTED ? 0 : 1;\n"
+          "}\n",
+          file);
     fclose(file);
     return source;
 }

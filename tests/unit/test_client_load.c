@@ -447,9 +447,9 @@ START_TEST(a_load_can_end_its_lease)
 END_TEST
 
 CHECK_MAIN_LOOPS("client/load", CHECK_LIFE_S, {a_load_with_a_name_is_judged_later, 0, 0},
-                 {a_load_can_end_its_lease, 0, 0},
-                 {bytes_arrive_and_the_word_says_so, 0, 0}, {nothing_to_load_is_no_error, 0, 0},
-                 {large_loads_are_split, 0, 0}, {S32_two_keys_into_one_place_are_refused, 0, 0},
+                 {a_load_can_end_its_lease, 0, 0}, {bytes_arrive_and_the_word_says_so, 0, 0},
+                 {nothing_to_load_is_no_error, 0, 0}, {large_loads_are_split, 0, 0},
+                 {S32_two_keys_into_one_place_are_refused, 0, 0},
                  {bad_loads_are_refused_here, 0, 0}, {schedulers_do_not_load, 0, 0},
                  {S39_failed_copy_says_what_is_valid, 0, 0},
                  {S39_half_a_load_says_which_half, 0, 0},

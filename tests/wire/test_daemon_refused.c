@@ -317,7 +317,10 @@ END_TEST
 START_TEST(test_unsupported)
 {
     static const uint16_t types[] = {
-        WIRE_HINT, WIRE_TYPE_MAX + 1, 0x3eff, 0x3fff,
+        WIRE_HINT,
+        WIRE_TYPE_MAX + 1,
+        0x3eff,
+        0x3fff,
     };
     static struct raw raw;
     int fds;

@@ -46,9 +46,9 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 #define MESSAGES (sizeof(messages) / sizeof(messages[0]))
 
 static const ProtobufCEnumDescriptor *const enums[] = {
-    &kvcache__role__descriptor,        &kvcache__tier__descriptor,      &kvcache__rule__descriptor,
-    &kvcache__memory_kind__descriptor, &kvcache__key_state__descriptor,
-    &kvcache__action__descriptor,
+    &kvcache__role__descriptor,       &kvcache__tier__descriptor,
+    &kvcache__rule__descriptor,       &kvcache__memory_kind__descriptor,
+    &kvcache__key_state__descriptor,  &kvcache__action__descriptor,
     &kvcache__event_type__descriptor,
 };
 #define ENUMS (sizeof(enums) / sizeof(enums[0]))

@@ -13,7 +13,10 @@ static struct raw raw;
 START_TEST(test_what_is_not_done_is_refused)
 {
     static const uint16_t types[] = {
-        WIRE_HINT, WIRE_TYPE_MAX + 1, WIRE_DEBUG - 1, WIRE_NOTICE - 1,
+        WIRE_HINT,
+        WIRE_TYPE_MAX + 1,
+        WIRE_DEBUG - 1,
+        WIRE_NOTICE - 1,
     };
     struct daemon *d = daemon_start(NULL);
     int sock = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_WORKER, NULL);
