@@ -101,5 +101,5 @@ START_TEST(F29_every_allocation_of_a_peer_fails_once)
 }
 END_TEST
 
-CHECK_MAIN_LOOPS("fault/alloc_peers", CHECK_LONG_S,
+CHECK_MAIN_LOOPS("fault/peer_alloc", CHECK_LONG_S,
                  {F29_every_allocation_of_a_peer_fails_once, 0, 3})
