@@ -122,14 +122,16 @@ class Requests(Case):
         worker, asked = engine.workers[0]._worker, []
         save = worker._save_entries
 
-        def some(client, entries):
-            """Of each four blocks there is room for three; or for none."""
+        def some(client, entries, far, spilled=False):
+            """Of each four blocks there is room for three; or for none. None in the host tier."""
             (entry,) = entries
             n = len(entry.keys) // KEY_BYTES
+            if spilled:
+                return bytes([KeyState.SKIPPED]) * n
             asked.append(n)
             room = 0 if full else n - n // 4
             states = save(client, [dataclasses.replace(
-                entry, keys=entry.keys[: room * KEY_BYTES], blocks=entry.blocks[:room])]
+                entry, keys=entry.keys[: room * KEY_BYTES], blocks=entry.blocks[:room])], far
             ) if room else b""
             return states.ljust(n, bytes([KeyState.SKIPPED]))
 

@@ -65,5 +65,5 @@ def layer_by_layer(kind):
         return test
 
     names = [n for n in vars(kind) if n.startswith("test_")]
-    return type(f"{kind.__name__}ByLayer", (Case,),
+    return type(f"{kind.__name__}ByLayer", kind.__bases__,
                 {f"{n}_layer_by_layer": again(vars(kind)[n]) for n in names})

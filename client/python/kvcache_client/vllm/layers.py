@@ -13,7 +13,7 @@ from ..client import Client
 from ..errors import DeadlineError, KvcacheError
 from ..loads import SlicedLoad
 from ..names import KEY_BYTES
-from ..saves import KeyState, Save, SaveEntry
+from ..saves import Save, SaveEntry
 from ..structs import KEYS_MAX
 from .streams import NoStreams
 
@@ -118,7 +118,7 @@ class LayerSaves:
         try:
             if saving.save is None:
                 saving.save = self._client.save_entries(
-                    saving.entries, stream=self._streams.compute(), slices=(first, n)
+                    saving.entries, stream=self._streams.compute(), slices=(first, n), no_wait=True
                 )
             else:
                 saving.save.more(first, n, stream=self._streams.compute())
@@ -126,14 +126,14 @@ class LayerSaves:
             saving.failed = True
             self.errors.append(error)
 
-    def end(self, trusted: bool) -> List[Save]:
-        """Gives what is missing, or ends all of them; those that are complete."""
+    def end(self, trusted: bool) -> List[Tuple[Save, List[SaveEntry]]]:
+        """Gives what is missing, or ends all of them; those that are complete, and of what."""
         done = []
         for saving in self._savings:
             while trusted and saving.given < len(self._groups[saving.group]):
                 self._give(saving)
             if trusted and not saving.failed and saving.save is not None:
-                done.append(saving.save)
+                done.append((saving.save, saving.entries))
             elif saving.save is not None:
                 self._cancel(saving.save)
         self._savings = []
@@ -147,7 +147,3 @@ class LayerSaves:
             pass  # nobody waits for that answer
         except KvcacheError as error:
             self.errors.append(error)
-
-
-def saved(saves: Sequence[Save], state: KeyState) -> int:
-    return sum(save.count(state) for save in saves)

@@ -5,8 +5,9 @@ Order in a step: begin() before the forward pass, start() too if the pass needs 
 perhaps behind it; judge() and finish() behind it (all of them only enqueue, and wait for loads whose
 copies the pass is behind), poll() at the end, which may come before finish(). Loads that a step waits for go on the compute
 stream before the forward pass, others on the side stream. Saves go behind the forward pass on the
-compute stream, or, when the daemon has only a host tier, on the side stream; blocks that are still
-being read are not given to compute before that has ended.
+compute stream, or, to the host tier, on the side stream: when the daemon has only that, and what the
+GPU tier has no room for. Blocks that are still being read are not given to compute before that has
+ended. Nothing waits for room.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from ..parts import Part, Rule
 from ..saves import KeyState, Save, SaveEntry
 from ..structs import KEYS_MAX
 from .breakeven import STEP_TOKENS, LoadCost
-from .layers import ENTRIES_MAX, Layer, LayerLoads, LayerSaves, saved
+from .layers import ENTRIES_MAX, Layer, LayerLoads, LayerSaves
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
+from .spill import merged, skipped
 from .streams import NoStreams, Reading, Timer
 
 log = logging.getLogger("kvcache_client.vllm")
@@ -81,13 +83,13 @@ class WorkerSide:
         self.options, self.groups, self.host, self._gpu = options, tuple(groups), host, gpu
         self.counts: Dict[str, int] = dict.fromkeys(
             ("loads", "loaded_blocks", "failed_loads", "failed_blocks", "saves", "saved_blocks",
-             "hit_blocks", "skipped_blocks", "dropped_saves", "waits_for_copies",
+             "hit_blocks", "spilled_blocks", "skipped_blocks", "dropped_saves", "waits_for_copies",
              "daemon_losses"), 0
         )
         self._streams = streams or NoStreams()
         self._reading = Reading(self._streams)
         self._parts: List[Part] = []
-        self._host_only = False
+        self._host_only = self._spills = False
         self._now: List[_Loading] = []  # this step's forward pass waits for them
         self._beside: List[_Loading] = []
         self._done: Set[str] = set()
@@ -119,7 +121,9 @@ class WorkerSide:
         )
 
     def _register(self, client: Client) -> None:
-        self._host_only = client.statistics()["tiers.gpu.bytes"] == 0
+        tiers = client.statistics()
+        self._host_only = tiers["tiers.gpu.bytes"] == 0
+        self._spills = not self._host_only and tiers["tiers.host.bytes"] > 0
         if not self._cost.fixed:
             self._cost = self._report.cost = self._measure(client)
         for part in self._parts:
@@ -314,7 +318,8 @@ class WorkerSide:
         if self._distrust:
             self._dropped(len(orders.saves))
         elif self._by_layer and not self._host_only:
-            self._count(by_layer)
+            self._fail_layers()
+            self._finish_layers(by_layer)
         elif orders.saves:
             self._save(orders.saves)
 
@@ -322,14 +327,28 @@ class WorkerSide:
         self.counts["dropped_saves"] += saves
         self._report.lost = self._report.lost or saves > 0
 
-    def _count(self, saves: Sequence[Save]) -> None:
-        self.counts["saves"] += len(saves)
-        self.counts["saved_blocks"] += saved(saves, KeyState.SAVED)
-        self.counts["hit_blocks"] += saved(saves, KeyState.HIT)
+    def _fail_layers(self) -> None:
         for error in self._layer_saves.errors:
             self._dropped(1)
             self._failed(error)
         self._layer_saves.errors.clear()
+
+    def _finish_layers(self, saves: Sequence[Tuple[Save, List[SaveEntry]]]) -> None:
+        for save, entries in saves:
+            self._count(save, entries)
+            client = self._link.ready() if self._spills else None
+            try:
+                if client is not None:
+                    self._spill(client, entries, save.raw_states)
+            except KvcacheError as error:
+                self._failed(error)
+
+    def _count(self, save: Save, entries: Sequence[SaveEntry]) -> None:
+        self.counts["saves"] += 1
+        self.counts["saved_blocks"] += save.count(KeyState.SAVED)
+        self.counts["hit_blocks"] += save.count(KeyState.HIT)
+        absent = sum(e.blocks.count(None) for e in entries)
+        self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
 
     def _entries(self, order: SaveOrder) -> List[Tuple[int, SaveEntry]]:
         """Of an order, cut at prefixes, each with its group."""
@@ -352,8 +371,9 @@ class WorkerSide:
         states = b""
         for entries in self._packets(orders):
             try:
-                states += self._save_entries(client, entries)
+                some = self._save_entries(client, entries, far=self._host_only)
                 self._link.answered()
+                states += self._spill(client, entries, some) if self._spills else some
             except KvcacheError as error:
                 self._dropped(1)
                 self._failed(error)
@@ -385,17 +405,27 @@ class WorkerSide:
             if first >= 0 and states.count(KeyState.SAVED, at, end) >= (end - at) * WORTH:
                 self._report.skipped[order.request] = order.first + first - at
 
-    def _save_entries(self, client: Client, entries: List[SaveEntry]) -> bytes:
-        stream = self._streams.side() if self._host_only else self._streams.compute()
-        save = client.save_entries(entries, stream=stream)
-        if self._host_only and save.id:
+    def _save_entries(
+        self, client: Client, entries: List[SaveEntry], far: bool, spilled: bool = False
+    ) -> bytes:
+        """far: to the host tier; spilled: of what there is no room for in the other one."""
+        stream = self._streams.side() if far else self._streams.compute()
+        save = client.save_entries(entries, stream=stream, to_host=spilled, no_wait=True)
+        if far and save.id:
             self._reading.add(frozenset(b for e in entries for b in e.blocks if b is not None))
-        self.counts["saves"] += 1
-        self.counts["saved_blocks"] += save.count(KeyState.SAVED)
-        self.counts["hit_blocks"] += save.count(KeyState.HIT)
-        absent = sum(e.blocks.count(None) for e in entries)
-        self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
+        self._count(save, entries)
+        self.counts["spilled_blocks"] += save.count(KeyState.SAVED) if spilled else 0
         return save.raw_states
+
+    def _spill(self, client: Client, entries: List[SaveEntry], states: bytes) -> bytes:
+        """What became of a save's blocks when those without room have been offered to the host
+        tier."""
+        some = skipped(entries, states)
+        if not some:
+            return states
+        self._streams.after_compute()
+        self.counts["skipped_blocks"] -= sum(len(e.blocks) for e in some)
+        return merged(entries, states, self._save_entries(client, some, far=True, spilled=True))
 
     # The end of a step.
 
