@@ -93,6 +93,7 @@ static void answer(struct fetch *f)
 static void over(struct fetch *f)
 {
     fetch_release_all(f);
+    ucx_worker_soon(f->peers->ask, false);
     answer(f);
     if (f->chunks_left > 0)
         fetch_set_state(f, FETCH_OVER);

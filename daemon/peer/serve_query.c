@@ -94,6 +94,8 @@ void serve_query(struct guest *g, const struct message_query *q)
         m.answer.has = bits;
     }
     link_send(g->control, &m);
+    if (m.answer.lease != 0)
+        ucx_worker_soon(g->peers->serve, true);
 }
 
 #endif

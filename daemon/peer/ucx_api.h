@@ -42,6 +42,7 @@ struct ucx_worker {
     uint32_t handles;
     uint32_t in_flight;    /* operations that have not completed */
     uint64_t progress_ns;  /* when some was made last */
+    uint64_t soon_ns;      /* until then it stays awake */
     struct list completed; /* operations whose done is due */
     struct list failed;    /* endpoints whose failure is to be told */
     struct list closing;   /* endpoints */

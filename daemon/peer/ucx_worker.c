@@ -19,6 +19,7 @@
 #ifndef SPIN_NS
 #define SPIN_NS 50000u /* in which the other side's next bytes are better waited for awake */
 #endif
+#define SOON_NS 200000u /* the same of an answer, since who gives it may have to be woken */
 
 /* Completion. */
 
@@ -234,11 +235,20 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
 /* While bytes are on their way, to fall asleep and be woken takes longer than the next ones. */
 static bool may_sleep(struct ucx_worker *w, bool progressed)
 {
+    const uint64_t now = uv_hrtime();
+
+    if (now < w->soon_ns)
+        return false;
     if (w->in_flight == 0)
         return true;
     if (progressed)
-        w->progress_ns = uv_hrtime();
-    return uv_hrtime() - w->progress_ns > SPIN_NS;
+        w->progress_ns = now;
+    return now - w->progress_ns > SPIN_NS;
+}
+
+void ucx_worker_soon(struct ucx_worker *w, bool soon)
+{
+    w->soon_ns = soon ? uv_hrtime() + SOON_NS : 0;
 }
 
 /*
