@@ -193,16 +193,28 @@ static void a_close_that_hangs(void)
     switch_off("hang-close");
 }
 
+// The memory of a session that has ended, by the thread that opens the next one's.
+static void wait_for_unmapping(const struct scene_daemon *d, int files)
+{
+    const uint64_t until_us = scene_now_us() + SCENE_MS * 1000u;
+
+    while (scene_files(d) > files && scene_now_us() < until_us)
+        usleep(5000);
+}
+
 static void an_unmap_that_hangs(void)
 {
     struct play p = {.mapped = true, .by_daemon = true, .first_key = 1000};
     struct scene_daemon d;
     struct scene_baseline before;
+    int files;
 
     all_off();
     scene_daemon_start(&d, NULL);
+    files = scene_files(&d);
     scene_run(play, &d, &p);
     scene_settled(&d);
+    wait_for_unmapping(&d, files);
     before = scene_baseline(&d);
     p.first_key = 2000;
     switch_on("hang-unmap");
