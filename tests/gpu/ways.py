@@ -7,9 +7,11 @@ import time
 import kit
 import serve
 from kit import MS, Waived
+from kvcache_client import SaveEntry
 from kvcache_client.errors import DeadlineError, KvcacheError
 from kvcache_client.vllm.breakeven import STEP_TOKENS, BreakEven, LoadCost
 from kvcache_client.vllm.layers import LayerLoads
+from kvcache_client.vllm.spill import skipped
 from kvcache_client.vllm.streams import NoStreams, TorchStreams
 from snapshots import Snapshots
 
@@ -51,7 +53,8 @@ def copy_seconds(gpu):
 
 
 class Kvcached:
-    """Saves what a step completed, on the compute stream. layers: what comes from the host tier is
+    """Saves what a step completed, on the compute stream, and what the GPU tier has no room for beside
+    it. layers: what comes from the host tier is
     loaded while layers before it run. min_tokens: what is shorter is not loaded; None: what is
     computed sooner than loaded, as the connector for vLLM measures it. save_ms: 0 is the library's
     bound, behind which a save is given up."""
@@ -72,6 +75,8 @@ class Kvcached:
         except KvcacheError as why:
             self.client.close()
             raise Waived(f"kvcached {copy}: {why}") from None
+        tiers = self.client.statistics()
+        self.spills = all(tiers[f"tiers.{tier}.bytes"] > 0 for tier in ("gpu", "host"))
         self.dropped, self.saves = 0, {}
         self.declined = 0
         self.block = engine.model.shape.block_bytes
@@ -212,11 +217,23 @@ class Kvcached:
 
     def computed(self, engine, s, first, end, last):
         self._passed()
+        some = SaveEntry(
+            self.part, s.keys[first * 16 : end * 16], engine.blocks_of(s, first, end))
+        reading = []
         try:
-            save = self.client.save(
-                self.part, s.keys[first * 16 : end * 16], engine.blocks_of(s, first, end))
+            save = self.client.save_entries([some], no_wait=not self.by_daemon)
+            if self.by_daemon:
+                reading = [save]
+            elif self.spills:
+                reading = self._spill(skipped([some], save.raw_states))
         except KvcacheError:
             self.dropped += 1
-            return
-        if self.by_daemon:
-            (s.saves if hasattr(s, "saves") else self.saves.setdefault(s.row, [])).append(save)
+        if reading:
+            (s.saves if hasattr(s, "saves") else self.saves.setdefault(s.row, [])).extend(reading)
+
+    def _spill(self, entries):
+        """What the GPU tier has no room for goes to the host tier, beside the steps."""
+        if not entries:
+            return []
+        self.streams.after_compute()
+        return [self.client.save_entries(entries, stream=self.streams.side(), to_host=True)]

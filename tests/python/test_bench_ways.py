@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import batch
 import ways
+from kvcache_client import KeyState
 from kvcache_client.vllm.breakeven import BreakEven, LoadCost
 from kvcache_client.vllm.streams import NoStreams
 
@@ -47,6 +48,20 @@ class Loads:
         return types.SimpleNamespace(
             load=lambda at, n, stream=None: self.slices.append((at, n)))
 
+    def save_entries(self, entries, stream=None, to_host=False, no_wait=False):
+        """There is room for one block in the GPU tier."""
+        (entry,) = entries
+        n = len(entry.blocks)
+        self.calls.append((stream, to_host, no_wait or to_host, list(entry.blocks)))
+        room = n if to_host else 1
+        return types.SimpleNamespace(
+            raw_states=bytes([KeyState.SAVED] * room + [KeyState.SKIPPED] * (n - room)))
+
+
+class Side(NoStreams):
+    def side(self):
+        return "side"
+
 
 class Ways(unittest.TestCase):
     def admitted(self, gpu, host, own=0, hides=1.0, layers=None, min_tokens=0):
@@ -61,6 +76,20 @@ class Ways(unittest.TestCase):
         hook.admitted(types.SimpleNamespace(size=16, hides=hides), s, own, BLOCKS)
         self.assertEqual(lease.ended, 1 if own < BLOCKS else 0)
         return s, hook
+
+    def test_what_has_no_room_goes_to_the_host_tier_beside_the_steps(self):
+        for spills, by_daemon, asked, kept in (
+                (True, False, [(None, False, True, [4, 5, 6]), ("side", True, True, [5, 6])], 1),
+                (False, False, [(None, False, True, [4, 5, 6])], 0),
+                (True, True, [(None, False, False, [4, 5, 6])], 1)):
+            hook = ways.Kvcached.__new__(ways.Kvcached)
+            hook.client, hook.part, hook.streams = Loads(None), None, Side()
+            hook.timing, hook.spills, hook.by_daemon = None, spills, by_daemon
+            s = types.SimpleNamespace(keys=bytes(range(8 * 16)), saves=[])
+            engine = types.SimpleNamespace(blocks_of=lambda s, first, end: list(range(first, end)))
+            hook.computed(engine, s, 4, 7, False)
+            self.assertEqual(hook.client.calls, asked)
+            self.assertEqual(len(s.saves), kept)  # its blocks are not given to others before
 
     def test_what_the_engine_has_is_not_looked_up(self):
         self.assertEqual(self.admitted(8, 0, own=8)[1].client.calls, [])
