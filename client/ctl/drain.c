@@ -7,7 +7,6 @@
 
 #include "client/admin.h"
 #include "client/ctl/ctl.h"
-#include "client/ctl/human.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/list.h"
 #include "client/ctl/option.h"

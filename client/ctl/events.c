@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "client/admin.h"

@@ -2,8 +2,6 @@
  * kvcachectl clients, namespaces, layouts, leases, peers, extents: lists without options of their
  * own.
  */
-#include <string.h>
-
 #include "client/ctl/ctl.h"
 #include "client/ctl/list.h"
 #include "client/ctl/option.h"

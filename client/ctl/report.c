@@ -1,8 +1,5 @@
 #include "client/ctl/report.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <jansson.h>
 
 #include "client/ctl/human.h"

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/device/cuda.h"
 

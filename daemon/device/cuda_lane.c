@@ -4,7 +4,6 @@
  */
 #include <string.h>
 
-#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/device/cuda.h"
 

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/device/cuda.h"
 

@@ -1,7 +1,6 @@
 #include "daemon/store/block.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 #include <sys/random.h>
 

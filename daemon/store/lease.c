@@ -1,6 +1,5 @@
 #include "daemon/store/lease.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/random.h>
 

@@ -2,7 +2,6 @@
  * Lookups: the longest prefix that every part has, granted as a lease; and leases taken over from
  * another session of the tenant.
  */
-#include <assert.h>
 #include <string.h>
 
 #include "daemon/base/mem.h"

@@ -1,6 +1,5 @@
 #include "daemon/store/moving.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "daemon/base/log.h"

@@ -1,7 +1,6 @@
 #include "daemon/store/owner.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 #include <sys/random.h>
 #include <xxhash.h>

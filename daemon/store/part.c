@@ -1,5 +1,4 @@
 /* Parts and extents: what a session says it works with, and which memory it may map for it. */
-#include <assert.h>
 #include <string.h>
 
 #include "daemon/base/log.h"

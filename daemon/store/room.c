@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "daemon/base/mem.h"
 #include "daemon/store/claim.h"
 #include "daemon/store/keep.h"
 #include "daemon/store/moving.h"

@@ -1,7 +1,6 @@
 #include "daemon/store/slots.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "daemon/base/fault.h"
 #include "daemon/base/mem.h"

@@ -1,7 +1,6 @@
 #include "daemon/store/store.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <sys/random.h>
 

@@ -3,8 +3,6 @@
 // data, and what was loaded last is compared. One worker process, one daemon a table, in whose tier
 // an extent holds all that a copy moves: of this GPU's memory, of another GPU's, or of the host's.
 #include <dlfcn.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "client/client.h"
 #include "tests/gpu/scene.h"

@@ -1,6 +1,4 @@
 // Many chunks are copied by one launch, each proved by its own word.
-#include <string.h>
-
 #include "client/client.h"
 #include "client/cuda.h"
 #include "tests/gpu/scene.h"

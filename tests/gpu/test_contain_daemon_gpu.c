@@ -4,7 +4,6 @@
 //
 //   test_contain_daemon_gpu [word]    only the tests whose name has the word
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>

@@ -3,7 +3,6 @@
 //
 //   test_daemon_gpu [word]    only the tests whose name has the word
 #include <dlfcn.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -4,8 +4,6 @@
 //
 //   test_errors_daemon_gpu [word]    only the tests whose name has the word
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "client/client.h"
 #include "tests/gpu/scene.h"

@@ -2,7 +2,6 @@
 //
 //   test_gpus_daemon_gpu [word]    only the tests whose name has the word
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "client/client.h"

@@ -3,7 +3,6 @@
 //
 //   test_killed_daemon_gpu [word]    only the tests whose name has the word
 #include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

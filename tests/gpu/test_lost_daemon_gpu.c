@@ -5,7 +5,6 @@
 //
 //   test_lost_daemon_gpu [word]    only the tests whose name has the word
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "client/client.h"

@@ -4,7 +4,6 @@
 //   test_refused_daemon_gpu [word]    only the tests whose name has the word
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "client/client.h"

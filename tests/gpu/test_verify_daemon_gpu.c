@@ -2,7 +2,6 @@
 // spoilt there is found. Prints how fast it went.
 //
 //   test_verify_daemon_gpu [word]    only the tests whose name has the word
-#include <string.h>
 #include <unistd.h>
 
 #include "client/client.h"
