@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "tests/gpu/driver.h"
+#include "tests/lib/random.h"
 
 #define FLUSH_BYTES   (256u << 20)
 #define ENGINE_FACTOR 2u /* engine blocks for each block of the chunk */
@@ -29,15 +30,7 @@ static const struct shape shapes[] = {
 #define BLOCKS_MAX 512u
 #define WORDS_MAX  64u
 
-static uint64_t state = 0x2545F4914F6CDD1Dull;
-
-static uint64_t random64(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state * 0x2545F4914F6CDD1Dull;
-}
+static uint64_t state = RANDOM_STATE;
 
 static int by_value(const void *a, const void *b)
 {
@@ -81,7 +74,7 @@ static void choose_blocks(struct bench *bench)
     for (uint32_t i = 0; i < n; i++)
         ids[i] = i;
     for (uint32_t b = 0; b < bench->shape.n_blocks; b++) {
-        uint32_t other = b + (uint32_t)(random64() >> 33) % (n - b);
+        uint32_t other = b + (uint32_t)(random_next(&state) >> 33) % (n - b);
         uint32_t id = ids[other];
         ids[other] = ids[b];
         bench->blocks[b].id = bench->device_blocks[b].id = id;
@@ -122,7 +115,7 @@ static void build(struct bench *bench, struct shape shape)
         bench->device_blocks[b].slot = (uint8_t *)bench->device_slab + at;
     }
     for (size_t i = 0; i < bench->paged_bytes / 8; i++)
-        ((uint64_t *)bench->paged)[i] = random64();
+        ((uint64_t *)bench->paged)[i] = random_next(&state);
 
     size_t table_bytes = pack_cuda_table_bytes(shape.n_slices);
     bench->table = malloc(table_bytes);
@@ -254,9 +247,9 @@ static float time_one(struct bench *bench, const struct way *way)
     struct gpu *gpu = &bench->gpu;
     float ms = 0;
     choose_blocks(bench);
-    GPU(gpu->set_async(bench->flush, (unsigned char)random64(), FLUSH_BYTES, gpu->stream));
+    GPU(gpu->set_async(bench->flush, (unsigned char)random_next(&state), FLUSH_BYTES, gpu->stream));
     GPU(gpu->event_record(bench->start, gpu->stream));
-    put(bench, way, random64());
+    put(bench, way, random_next(&state));
     GPU(gpu->event_record(bench->end, gpu->stream));
     GPU(gpu->stream_synchronize(gpu->stream));
     GPU(gpu->event_elapsed(&ms, bench->start, bench->end));
@@ -332,7 +325,7 @@ static void word_latency(struct bench *bench, const char *name, const struct way
     uint32_t n = 500;
     volatile uint64_t *word = bench->page->words;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t value = random64() | 1;
+        uint64_t value = random_next(&state) | 1;
         choose_blocks(bench);
         double start = now_us();
         put(bench, way, value);

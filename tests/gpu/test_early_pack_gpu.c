@@ -13,6 +13,7 @@
 
 #include "tests/gpu/driver.h"
 #include "tests/gpu/early.h"
+#include "tests/lib/random.h"
 
 #define ROUNDS   16u /* on a stream, one behind the other, before anything is waited for */
 #define FRESH    3u  /* contents by turns */
@@ -61,17 +62,7 @@ struct track {
     gpu_ptr device_page;
 };
 
-static uint64_t state = 0x9E3779B97F4A7C15ull;
-
-static void random_fill(uint8_t *to, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        memcpy(to + i, &state, 8);
-    }
-}
+static uint64_t state = RANDOM_STATE;
 
 /* Both places have the size of all blocks: slots follow each other, and slices do. */
 static void lay(const struct scene *s, uint8_t *paged, struct pack_slice *slices)
@@ -101,7 +92,7 @@ static void want(struct scene *s, uint32_t f)
 
     s->wanted[f] = malloc(s->bytes);
     s->fresh[f] = gpu_alloc(s->gpu, s->bytes);
-    random_fill(source, s->bytes);
+    random_fill(&state, source, s->bytes);
     GPU(s->gpu->to_device(s->fresh[f], source, s->bytes));
     lay(s, gather ? source : s->wanted[f], slices);
     for (uint32_t i = 0; i < s->shape->n_launches; i++) {

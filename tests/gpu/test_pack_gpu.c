@@ -10,27 +10,11 @@
 #include <sys/mman.h>
 
 #include "tests/gpu/driver.h"
+#include "tests/lib/random.h"
 
 #define POISON 0xA5
 
-static uint64_t state = 0x9E3779B97F4A7C15ull;
-
-static uint64_t random64(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state * 0x2545F4914F6CDD1Dull;
-}
-
-static void random_fill(uint8_t *to, size_t bytes)
-{
-    for (size_t i = 0; i + 8 <= bytes; i += 8) {
-        uint64_t value = random64();
-        memcpy(to + i, &value, 8);
-    }
-    memset(to + bytes / 8 * 8, (int)random64(), bytes % 8);
-}
+static uint64_t state = RANDOM_STATE;
 
 struct shape {
     const char *name;
@@ -138,7 +122,7 @@ static void build(struct gpu *gpu, struct both *both, const struct shape *shape)
     for (uint32_t i = 0; i < both->engine_blocks; i++)
         taken[i] = i;
     for (uint32_t b = 0; b < shape->n_blocks; b++) {
-        uint32_t other = b + (uint32_t)(random64() >> 33) % (both->engine_blocks - b);
+        uint32_t other = b + (uint32_t)(random_next(&state) >> 33) % (both->engine_blocks - b);
         uint32_t id = taken[other];
         taken[other] = taken[b];
         uint64_t at = (shape->n_blocks - b) * both->layout.slot_bytes;
@@ -221,8 +205,8 @@ static int check_one(struct gpu *gpu, const struct shape *shape, enum pack_cuda_
     build(gpu, &both, shape);
     bool gather = direction == PACK_CUDA_GATHER;
 
-    random_fill(both.paged, both.paged_bytes);
-    random_fill(both.slab, both.slab_bytes);
+    random_fill(&state, both.paged, both.paged_bytes);
+    random_fill(&state, both.slab, both.slab_bytes);
     memset(gather ? both.slab : both.paged, POISON, gather ? both.slab_bytes : both.paged_bytes);
     GPU(gpu->to_device(both.device_paged, both.paged, both.paged_bytes));
     GPU(gpu->to_device(both.device_slab, both.slab, both.slab_bytes));
@@ -241,7 +225,7 @@ static int check_one(struct gpu *gpu, const struct shape *shape, enum pack_cuda_
     };
     (gather ? pack_host_gather : pack_host_scatter)(&job);
 
-    uint64_t value = random64() | 1;
+    uint64_t value = random_next(&state) | 1;
     struct pack_cuda_span spans[PACK_CUDA_SPANS];
     struct pack_cuda_job device_job = {
         .direction = direction,
