@@ -43,6 +43,13 @@ void story_save_state(struct play *p)
     save(p, STATE_PART, 0);
 }
 
+void story_save_to_host(struct play *p)
+{
+    p->m->to_host = true;
+    save(p, 0, 0);
+    p->m->to_host = false;
+}
+
 static bool lives(const struct play *p, bool sealed)
 {
     return p->save && p->save->used && p->save->sealed == sealed;

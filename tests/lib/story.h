@@ -63,8 +63,9 @@ struct story {
 
 void story_tell(const struct story *story, enum failure failure);
 
-/* Saves of the first chain of keys or another, of the part A; or of its state part. */
-story_step story_save, story_save_other, story_save_state;
+/* Saves of the first chain of keys or another, of the part A; or of its state part; or for the host
+ * tier. */
+story_step story_save, story_save_other, story_save_state, story_save_to_host;
 story_step story_more, story_seal, story_slices;
 /* The copies and words of one chunk of three, or of all. */
 story_step story_first, story_middle, story_last, story_all;

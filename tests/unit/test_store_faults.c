@@ -61,6 +61,21 @@ static const struct story promotion_story = {
               story_load,       story_loads_end},
 };
 
+static bool has_filled_the_host(const struct store_stats *stats)
+{
+    return stats->bytes_saved[TIER_HOST] > 0;
+}
+
+/* Most of it is skipped, for the gpu tier is small, and asked for again. */
+static const struct story host_story = {
+    .shape = STORY_SHAPE("to the host", 2, 8, 40),
+    .reader = STORE_ROLE_READER,
+    .happened = has_filled_the_host,
+    .steps = {story_save, story_seal, story_slices, story_done, story_moves_end, story_save_to_host,
+              story_seal, story_slices, story_done, story_moves_end, story_look, story_load,
+              story_loads_end, story_release},
+};
+
 /* _i: the kind of failure. */
 START_TEST(S14_any_failure_at_any_step_of_a_save)
 {
@@ -80,7 +95,14 @@ START_TEST(S23_any_failure_at_any_step_of_a_promotion)
 }
 END_TEST
 
+START_TEST(S14_any_failure_at_any_step_of_a_save_to_the_host)
+{
+    story_tell(&host_story, (enum failure)_i);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("store/faults", CHECK_LONG_S,
                  {S14_any_failure_at_any_step_of_a_save, 0, FAILURES - 1},
+                 {S14_any_failure_at_any_step_of_a_save_to_the_host, 0, FAILURES - 1},
                  {S19_any_failure_at_any_step_of_a_demotion, 0, FAILURES - 1},
                  {S23_any_failure_at_any_step_of_a_promotion, 0, FAILURES - 1})
