@@ -134,5 +134,5 @@ class Called(real_vllm.Served):
 
 
 if __name__ == "__main__":
-    support.LIMIT_S = 120
+    support.LIMIT_S = 300
     support.main(__name__)
