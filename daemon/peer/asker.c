@@ -329,7 +329,6 @@ static void on_ended(void *arg, struct link *link, const char *why)
     peer->control = NULL;
     mem_free(peer->ready);
     peer->ready = NULL;
-    peer->failures++;
     if (peer->endpoint == NULL) {
         wait_for_next(peer);
         return;
@@ -406,7 +405,6 @@ static void retire(struct peer *peer)
 {
     struct peers_figures *figures = &peer->peers->figures;
 
-    figures->useful_bytes += peer->useful;
     figures->wire_bytes += peer->wire;
     figures->stale += peer->stale;
     for (enum view view = 0; view < VIEW_COUNT; view++)

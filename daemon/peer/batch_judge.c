@@ -1,7 +1,6 @@
 /* What has come of batches is unpacked and verified on the pool, while the rest is on its way. */
 #ifdef KVC_UCX
 
-#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -2,7 +2,6 @@
 #ifdef KVC_UCX
 
 #include <assert.h>
-#include <string.h>
 
 #include "daemon/peer/batch.h"
 

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <hiredis/adapters/libuv.h>
-#include <string.h>
 
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"

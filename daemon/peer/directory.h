@@ -18,7 +18,6 @@
 #include "proto/status.h"
 
 struct directory;
-struct peer;
 struct peers;
 
 /* A node that lives has been found; again is harmless. */

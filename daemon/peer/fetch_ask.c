@@ -1,11 +1,9 @@
 /* What peers are asked, and what they answer: offers of a fetch, and the leases behind them. */
 #ifdef KVC_UCX
 
-#include <assert.h>
 #include <string.h>
 
 #include "daemon/base/clock.h"
-#include "daemon/base/mem.h"
 #include "daemon/peer/fetch.h"
 
 /* Leases at the sources. */

@@ -2,9 +2,7 @@
 #ifdef KVC_UCX
 
 #include <assert.h>
-#include <string.h>
 
-#include "daemon/base/clock.h"
 #include "daemon/base/mem.h"
 #include "daemon/peer/fetch.h"
 

@@ -1,9 +1,6 @@
 /* Memory of GPUs that a transport reads by itself: this daemon's extents, and its peers'. */
 #ifdef KVC_UCX
 
-#include <stdio.h>
-#include <string.h>
-
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/peer/state.h"

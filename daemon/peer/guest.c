@@ -1,9 +1,7 @@
 /* Guests: daemons that ask this one. */
 #ifdef KVC_UCX
 
-#include <assert.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "daemon/base/clock.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool explain(char *why, size_t size, const char *format, ...)
+bool peer_explain(char *why, size_t size, const char *format, ...)
 {
     va_list args;
 
@@ -44,12 +44,12 @@ bool peer_tenant_check(const char *text, char *why, size_t size)
     const char *digits = text + 4;
 
     if (strlen(text) > KVC_NAME_MAX)
-        return explain(why, size, "peer-tenant: longer than %u bytes", KVC_NAME_MAX);
+        return peer_explain(why, size, "peer-tenant: longer than %u bytes", KVC_NAME_MAX);
     if (strncmp(text, "uid:", 4) != 0)
         return true;
     if (strlen(digits) < 1 || strlen(digits) > 10 ||
         strspn(digits, "0123456789") != strlen(digits) || strtoull(digits, NULL, 10) >= UINT32_MAX)
-        return explain(why, size, "peer-tenant: \"%.64s\" is not uid:N", text);
+        return peer_explain(why, size, "peer-tenant: \"%.64s\" is not uid:N", text);
     return true;
 }
 
@@ -61,17 +61,17 @@ static bool add(const char *word, struct peer_name names[PEERS_MAX], uint32_t *n
 
     if (strncmp(word, "tenant=", 7) != 0) {
         if (*n == PEERS_MAX)
-            return explain(why, size, "peers: more than %u", PEERS_MAX);
+            return peer_explain(why, size, "peers: more than %u", PEERS_MAX);
         *name = (struct peer_name){0};
         if (!peer_name_split(word, name->host, name->port))
-            return explain(why, size, "peers: \"%.80s\" is not host:port", word);
+            return peer_explain(why, size, "peers: \"%.80s\" is not host:port", word);
         ++*n;
         return true;
     }
     if (*n == 0 || name[-1].tenant[0] != '\0' || word[7] == '\0')
-        return explain(why, size, "peers: \"%.80s\" stands behind no peer", word);
+        return peer_explain(why, size, "peers: \"%.80s\" stands behind no peer", word);
     if (!peer_tenant_check(word + 7, text, sizeof(text)))
-        return explain(why, size, "peers: %s", text + strlen("peer-tenant: "));
+        return peer_explain(why, size, "peers: %s", text + strlen("peer-tenant: "));
     snprintf(name[-1].tenant, sizeof(name->tenant), "%s", word + 7);
     return true;
 }
@@ -83,7 +83,7 @@ static bool check_hosts(const struct peer_name *names, uint32_t n, char *why, si
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(names[i].host, names[j].host) == 0 &&
                 strcmp(names[i].tenant, names[j].tenant) != 0)
-                return explain(why, size, "peers: %s is of two tenants", names[i].host);
+                return peer_explain(why, size, "peers: %s is of two tenants", names[i].host);
     return true;
 }
 
@@ -98,7 +98,7 @@ bool peer_names_read(const char *text, struct peer_name names[PEERS_MAX], uint32
         return true;
     }
     if (strlen(text) >= sizeof(copy))
-        return explain(why, size, "peers: longer than %zu bytes", sizeof(copy) - 1);
+        return peer_explain(why, size, "peers: longer than %zu bytes", sizeof(copy) - 1);
     strcpy(copy, text);
     while ((word = strsep(&rest, ",; \t")) != NULL)
         if (word[0] != '\0' && !add(word, names, &n, why, size))

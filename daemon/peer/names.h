@@ -29,4 +29,8 @@ bool peer_names_read(const char *text, struct peer_name names[PEERS_MAX], uint32
                      size_t size);
 bool peer_tenant_check(const char *text, char *why, size_t size);
 
+/* Says in why what is wrong; false. */
+bool peer_explain(char *why, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 #endif

@@ -106,8 +106,8 @@ bool peers_row(const struct peers *peers, uint32_t i, struct peers_row *row);
 
 struct peers_figures {
     uint64_t fetches, fetched_blocks, missed_fetches;
-    uint64_t useful_bytes, wire_bytes, batches[2]; /* full views and exact; small views */
-    uint64_t served_blocks, served_bytes, refused;
+    uint64_t wire_bytes, batches[2]; /* full views and exact; small views */
+    uint64_t served_blocks;
     uint64_t registrations, stale, failed_links, slow_lanes;
     struct histogram durations; /* of fetches that somebody waited for, until they were over */
 };

@@ -1,7 +1,6 @@
 /* Start and end, what all links share, and who may connect. */
 #ifdef KVC_UCX
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -113,7 +112,6 @@ static kvc_status listen_at(struct peers *peers, char *why, size_t size)
         rc = uv_listen((uv_stream_t *)&peers->listener, BACKLOG, connection_cb);
     if (rc < 0)
         return explain(why, size, KVC_E_SYSTEM, "peer-listen: %s: %s", text, uv_strerror(rc));
-    peers->listening = true;
     peers->ask_links.from = address;
     if (ucx_listen(peers->serve, &address) != KVC_OK)
         return explain(why, size, KVC_E_SYSTEM, "peer-listen: UCX cannot listen at %s", host);

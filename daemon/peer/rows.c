@@ -2,7 +2,6 @@
 #ifdef KVC_UCX
 
 #include <stdio.h>
-#include <string.h>
 
 #include "daemon/peer/state.h"
 
@@ -12,7 +11,6 @@ void peers_figures(const struct peers *peers, struct peers_figures *figures)
 
     *figures = peers->figures;
     list_for_each(peer, &peers->list, link) {
-        figures->useful_bytes += peer->useful;
         figures->wire_bytes += peer->wire;
         figures->stale += peer->stale;
         for (enum view view = 0; view < VIEW_COUNT; view++)

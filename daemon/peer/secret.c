@@ -6,28 +6,18 @@
 #include <fcntl.h>
 #include <nettle/hmac.h>
 #include <nettle/memops.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool explain(char *why, size_t size, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(why, size, format, args);
-    va_end(args);
-    return false;
-}
+#include "daemon/peer/names.h"
 
 static bool judge(const char *path, const struct stat *st, char *why, size_t size)
 {
     if (!S_ISREG(st->st_mode))
-        return explain(why, size, "%s is no file", path);
+        return peer_explain(why, size, "%s is no file", path);
     if (st->st_mode & 077)
-        return explain(why, size, "%s can be read or written by others than its owner", path);
+        return peer_explain(why, size, "%s can be read or written by others than its owner", path);
     return true;
 }
 
@@ -38,14 +28,14 @@ static bool read_all(const char *path, int fd, struct secret *secret, char *why,
     bool ok = false;
 
     if (n < 0) {
-        explain(why, size, "%s: %s", path, strerror(errno));
+        peer_explain(why, size, "%s: %s", path, strerror(errno));
         goto wipe;
     }
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'))
         n--;
     if (n < (ssize_t)SECRET_BYTES_MIN || n > (ssize_t)SECRET_BYTES_MAX) {
-        explain(why, size, "%s: a secret has %u to %u bytes", path, SECRET_BYTES_MIN,
-                SECRET_BYTES_MAX);
+        peer_explain(why, size, "%s: a secret has %u to %u bytes", path, SECRET_BYTES_MIN,
+                     SECRET_BYTES_MAX);
         goto wipe;
     }
     memcpy(secret->bytes, text, (size_t)n);
@@ -63,9 +53,9 @@ bool secret_read(const char *path, struct secret *secret, char *why, size_t size
     bool ok;
 
     if (fd < 0)
-        return explain(why, size, "%s: %s", path, strerror(errno));
+        return peer_explain(why, size, "%s: %s", path, strerror(errno));
     ok = fstat(fd, &st) == 0 ? judge(path, &st, why, size)
-                             : explain(why, size, "%s: %s", path, strerror(errno));
+                             : peer_explain(why, size, "%s: %s", path, strerror(errno));
     ok = ok && read_all(path, fd, secret, why, size);
     close(fd);
     return ok;

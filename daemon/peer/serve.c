@@ -2,7 +2,6 @@
 #ifdef KVC_UCX
 
 #include <assert.h>
-#include <string.h>
 
 #include "daemon/base/fault.h"
 #include "daemon/base/mem.h"
@@ -40,7 +39,6 @@ void service_refuse(struct guest *g, uint64_t id, kvc_status status)
     const struct message m = {.type = MESSAGE_RESULT, .result = {.id = id, .status = status}};
 
     g->refused++;
-    g->peers->figures.refused++;
     if (g->control != NULL)
         link_send(g->control, &m);
 }
@@ -96,7 +94,6 @@ static void end(struct service *s, bool served)
         g->useful += (uint64_t)s->n * s->shape->pack.block_bytes;
         g->wire += s->mode == MESSAGE_VIEWS ? s->view_bytes : s->bytes;
         s->peers->figures.served_blocks += s->n;
-        s->peers->figures.served_bytes += (uint64_t)s->n * s->shape->pack.block_bytes;
     }
     s->peers->n_services--;
     mem_free(s);

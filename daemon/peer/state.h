@@ -102,7 +102,7 @@ struct peer {
     uint64_t turn;                /* rank of the latest batch that was begun */
     uint32_t n_running;
     uint64_t bytes; /* in flight */
-    uint64_t batches[VIEW_COUNT], useful, wire, registrations, stale, failures;
+    uint64_t batches[VIEW_COUNT], useful, wire, registrations, stale;
 };
 
 /* A daemon that asks this one. */
@@ -145,7 +145,7 @@ struct peers {
     uv_timer_t tick;
     uint32_t handles; /* that are open: listener, tick */
     uint32_t workers; /* of ask and serve, that are open */
-    bool stopping, draining, listening;
+    bool stopping, draining;
     bool accept_waits;           /* somebody at the listener, for memory */
     struct directory *directory; /* NULL: there is none */
     char directory_host[PEER_NAME_MAX], directory_port[8];

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "daemon/base/fault.h"
-#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 #include "daemon/peer/ucx_api.h"
 

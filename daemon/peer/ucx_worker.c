@@ -5,13 +5,11 @@
 
 #include <assert.h>
 #include <endian.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "daemon/base/fault.h"
-#include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 
 #define AM_ID           7u
