@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/admin.h"
+#include "tests/lib/check_main.h"
 #include "tests/lib/engine.h"
 #include "tests/lib/port.h"
 #include "tests/lib/wait.h"
@@ -27,6 +28,8 @@ static size_t add(const char **to, size_t n, const char *const *from)
 static struct daemon *start(struct pair *p, uint32_t i, const char *const args[],
                             const char *const last_args[])
 {
+    /* So slow that a peer that lives is silent for some seconds. */
+    static const char *const patient[] = {"--peer-time", "60s", NULL};
     char *list = p->lists[i], *listen = p->listens[i];
     const char *all[ARGS_MAX] = {"--peers", list, "--peer-listen", listen};
     size_t n = 4;
@@ -36,6 +39,7 @@ static struct daemon *start(struct pair *p, uint32_t i, const char *const args[]
             snprintf(list + strlen(list), sizeof(p->lists[i]) - strlen(list), "%s127.0.0.1:%d",
                      list[0] != '\0' ? "," : "", p->ports[j]);
     snprintf(listen, sizeof(p->listens[i]), "127.0.0.1:%d", p->ports[i]);
+    n = add(all, n, check_valgrind() ? patient : NULL);
     n = add(all, n, args);
     n = add(all, n, i + 1 == p->n ? last_args : NULL);
     all[n] = NULL;
