@@ -6,6 +6,7 @@
 #include "tests/lib/engine.h"
 #include "tests/lib/pair.h"
 #include "tests/lib/port.h"
+#include "tests/lib/port.h"
 #include "tests/lib/wait.h"
 
 #define MS 5000
@@ -94,5 +95,41 @@ START_TEST(T13_ucx_is_not_to_be_had)
 }
 END_TEST
 
+/* Without its k-th allocation a daemon does not start, says why once, and leaves nothing behind; or
+ * it was one that serving makes. */
+static bool starts(const char *const args[], uint32_t k)
+{
+    char output[2048];
+    uint64_t fired;
+    struct daemon *d = daemon_start_armed(args, "mem.alloc", k, 1, &fired, output, sizeof(output));
+
+    if (d == NULL) {
+        ck_assert_msg(fired == 1, "refused to start for another reason: %s", output);
+        return false;
+    }
+    daemon_fault_off(d, "*");
+    daemon_log_allow(d, "peer");
+    daemon_log_allow(d, "memory");
+    daemon_stop(d);
+    return true;
+}
+
+START_TEST(F29_what_peers_need_to_start_fails_once)
+{
+    char listen[32], list[32];
+    const char *const args[] = {"--gpu-bytes", "4M",      "--host-bytes", "4M", "--peer-listen",
+                                listen,        "--peers", list,           NULL};
+    uint32_t refused = 0;
+
+    snprintf(listen, sizeof(listen), "127.0.0.1:%d", port_take());
+    snprintf(list, sizeof(list), "127.0.0.1:%d", port_take());
+    /* What comes before is what every daemon needs (fault/sites). */
+    for (uint32_t k = 30; k < 80; k++)
+        refused += !starts(args, k);
+    ck_assert_uint_gt(refused, 10);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("fault/peer_sites", CHECK_LIFE_S, {T12_an_operation_fails, 0, 1},
-                 {T13_no_memory_for_what_comes, 0, 0}, {T13_ucx_is_not_to_be_had, 0, 1})
+                 {T13_no_memory_for_what_comes, 0, 0}, {T13_ucx_is_not_to_be_had, 0, 1},
+                 {F29_what_peers_need_to_start_fails_once, 0, 0})
