@@ -10,9 +10,8 @@ struct claimant {
     const struct store *store;
     const struct slots *slots;
     enum tier_kind tier;
-    uint64_t now;
-    uint64_t
-        limit;     /* what was used before this is colder than what the claimant has, by a margin */
+    /* What was used before this is colder than what the claimant has, by a margin. */
+    uint64_t limit;
     bool has_none; /* of the tier's extents */
     uint32_t owned, cap, equal;
 };
@@ -213,7 +212,6 @@ uint32_t claim_choose(const struct tier_class *cls, enum tier_kind tier, uint64_
         .store = store,
         .slots = store->slots[tier],
         .tier = tier,
-        .now = now,
         .has_none = cls->used[tier] == 0,
         .owned = slots_owned(store->slots[tier], cls->tenant),
         .cap = claim_cap(store, cls->tenant, tier),

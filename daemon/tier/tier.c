@@ -5,7 +5,6 @@
 #include "daemon/base/mem.h"
 
 struct tier {
-    enum tier_kind kind;
     struct device_slab slab;
     uint64_t populated;
     tier_renewing_cb *renewing;
@@ -21,7 +20,6 @@ kvc_status tier_create(enum tier_kind kind, const struct device *device, uint64_
 
     if (!tier)
         return KVC_E_NO_MEMORY;
-    tier->kind = kind;
     status = ops->slab_create(device->state, extent_bytes, n_extents, &tier->slab);
     if (status != KVC_OK)
         goto free_tier;
@@ -46,11 +44,6 @@ void tier_destroy(struct tier *tier)
         return;
     tier->slab.ops->slab_destroy(&tier->slab);
     mem_free(tier);
-}
-
-enum tier_kind tier_kind(const struct tier *tier)
-{
-    return tier->kind;
 }
 
 const char *tier_name(enum tier_kind kind)

@@ -31,7 +31,6 @@ kvc_status tier_create(enum tier_kind kind, const struct device *device, uint64_
 /* Nothing may be copying or populating. NULL is fine. */
 void tier_destroy(struct tier *tier);
 
-enum tier_kind tier_kind(const struct tier *tier);
 const char *tier_name(enum tier_kind kind); /* "gpu", "host" */
 enum device_memory tier_memory(const struct tier *tier);
 uint64_t tier_bytes(const struct tier *tier);

@@ -44,7 +44,6 @@ START_TEST(a_tier_knows_its_shape)
     struct tier *tier = make_tier(4 * MIB, 3);
     int fd = -1;
 
-    ck_assert_int_eq(tier_kind(tier), TIER_HOST);
     ck_assert_int_eq(tier_memory(tier), DEVICE_MEMORY_MEMFD);
     ck_assert_uint_eq(tier_bytes(tier), 12 * MIB);
     ck_assert_uint_eq(tier_extent_bytes(tier), 4 * MIB);
