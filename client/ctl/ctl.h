@@ -24,8 +24,7 @@ typedef int ctl_command(struct ctl *ctl, int argc, char **argv);
 ctl_command status_command, ping_command, clients_command, replay_command, bench_command,
     config_command, peers_command, flush_command, pin_command, unpin_command, quota_command,
     namespaces_command, layouts_command, leases_command, blocks_command, log_level_command,
-    events_command, drain_command, verify_command, top_command,
-    extents_command;
+    events_command, drain_command, verify_command, top_command, extents_command;
 
 /*
  * Takes --json, --socket and --help for a command without options of its own (help says what it

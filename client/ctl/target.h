@@ -17,8 +17,8 @@ struct target {
 };
 
 /*
- * Reads keys: words of 32 hex digits, given as arguments and in the file ("-": standard input). Says
- * on standard error what is wrong; CTL_USAGE. target_free in any case.
+ * Reads keys: words of 32 hex digits, given as arguments and in the file ("-": standard input).
+ * Says on standard error what is wrong; CTL_USAGE. target_free in any case.
  */
 int target_read_keys(const struct ctl *ctl, struct target *target, int argc, char **argv);
 /* Finds the one namespace that is meant among those that the daemon knows. */

@@ -10,8 +10,8 @@
 
 struct load {
     struct owner *owner;
-    struct list link; /* owner::loads */
-    struct word *word; /* NULL: the daemon copies */
+    struct list link;     /* owner::loads */
+    struct word *word;    /* NULL: the daemon copies */
     uint64_t opened;      /* clock_us */
     uint64_t block_bytes; /* that are read of each block */
     uint32_t count;

@@ -21,9 +21,9 @@ enum word_kind { WORD_UNUSED = 0, WORD_CHUNK, WORD_LOAD };
 /* One that is waited for. */
 struct word {
     uint64_t number;
-    uint64_t seen;   /* value that was last read and was not the number */
-    uint64_t issued; /* clock_us */
-    uint64_t due;    /* clock_us of the next look, for old ones */
+    uint64_t seen;     /* value that was last read and was not the number */
+    uint64_t issued;   /* clock_us */
+    uint64_t due;      /* clock_us of the next look, for old ones */
     struct list watch; /* store::young or store::old */
     struct list wait;  /* store::words */
     struct page *page;

@@ -121,8 +121,8 @@ static void join_family(struct store *store, uint32_t part)
     for (uint32_t i = 1; i < TABLE_PARTS; i++) {
         const struct table_part *old = table_part(store->table, i);
 
-        if (i == part || old->used != ROW_USED || !store->partitions[i] || old->tenant != new->tenant ||
-            memcmp(old->family, new->family, sizeof(none)) != 0)
+        if (i == part || old->used != ROW_USED || !store->partitions[i] ||
+            old->tenant != new->tenant || memcmp(old->family, new->family, sizeof(none)) != 0)
             continue;
         store->family_next[part] = store->family_next[i];
         store->family_next[i] = part;

@@ -43,8 +43,8 @@ struct daemon *daemon_start_armed(const char *const extra_args[], const char *si
                                   uint32_t count, uint64_t *ret_fired, char *ret_output,
                                   size_t size);
 
-// What the last line of its log is to say: nothing is alive, and no descriptor is open but the three
-// that it was started with.
+// What the last line of its log is to say: nothing is alive, and no descriptor is open but the
+// three that it was started with.
 const char *daemon_last_words(void);
 
 // Where a program of the build under test is.
