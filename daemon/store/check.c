@@ -293,7 +293,7 @@ static const char *check_pins(struct recount *r)
         if (block->state != BLOCK_READY)
             return "a pinned block is not published";
         r->holds[pin->block]++;
-        bytes += store_partition(store, block)->cls->slot_bytes;
+        bytes += pin->ends.at > 0 ? store_partition(store, block)->cls->slot_bytes : 0;
     }
     if (store->pin_ends.count != store->pins.count || bytes != store->pinned_bytes)
         return "pins are miscounted";

@@ -20,9 +20,9 @@ static uint64_t slot_bytes(const struct store *store, uint32_t block)
 static void end(struct store *store, struct pin *pin)
 {
     uint32_t block = pin->block;
-    uint64_t bytes = slot_bytes(store, block);
 
-    store->pinned_bytes -= bytes;
+    if (pin->ends.at > 0)
+        store->pinned_bytes -= slot_bytes(store, block);
     handles_remove(&store->pins, handle(block));
     expiry_remove(&store->pin_ends, &pin->ends);
     mem_free(pin);
@@ -126,7 +126,9 @@ static kvc_status each_block(struct store *store, const struct store_scope *scop
 
 static kvc_status measure(struct store *store, uint32_t block, void *bytes)
 {
-    if (!handles_get(&store->pins, handle(block)))
+    const struct pin *pin = handles_get(&store->pins, handle(block));
+
+    if (!pin || pin->ends.at == 0)
         *(uint64_t *)bytes += slot_bytes(store, block);
     return KVC_OK;
 }
@@ -141,6 +143,8 @@ static kvc_status set_time(struct store *store, uint32_t block, void *arg)
     struct pin *pin = handles_get(&store->pins, handle(block));
     struct request *request = arg;
 
+    if (pin->ends.at == 0)
+        store->pinned_bytes += slot_bytes(store, block);
     expiry_move(&store->pin_ends, &pin->ends, request->until);
     request->count++;
     return KVC_OK;
@@ -156,7 +160,8 @@ static kvc_status unpin(struct store *store, uint32_t block, void *arg)
     return KVC_OK;
 }
 
-/* Their time is over; in the place of one that rises comes one that was looked at. */
+/* Their time is over, and their room others'; in the place of one that rises comes one that was
+ * looked at. */
 static uint32_t unpin_all(struct store *store, const struct store_scope *scope)
 {
     uint32_t count = 0;
@@ -168,6 +173,7 @@ static uint32_t unpin_all(struct store *store, const struct store_scope *scope)
             !scope_has_part(store, scope, blocks_get(store->blocks, at->block)->part))
             continue;
         expiry_move(&store->pin_ends, &at->ends, 0);
+        store->pinned_bytes -= slot_bytes(store, at->block);
         count++;
     }
     pin_tick(store, clock_now_us());

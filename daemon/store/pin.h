@@ -8,7 +8,7 @@
 #include "daemon/store/state.h"
 
 struct pin {
-    struct expiry_item ends; /* in store::pin_ends */
+    struct expiry_item ends; /* in store::pin_ends; at 0: unpinned, ends in its turn */
     uint32_t block;
 };
 

@@ -89,7 +89,7 @@ struct store {
     uint32_t releases;   /* blocks that may be released until the next tick */
     struct handles pins; /* by block */
     struct expiry pin_ends;
-    uint64_t pinned_bytes;
+    uint64_t pinned_bytes; /* of pins that were not unpinned */
     struct save *unlisted;  /* store_save_list is due for it; NULL: for none */
     struct list saves;      /* copying, by deadline */
     struct list ended;      /* aborted and still owed words, oldest first */

@@ -154,8 +154,30 @@ START_TEST(pins_that_end_together_end_by_turns)
 }
 END_TEST
 
+/* An operator unpins, has the answer, and pins something else. */
+START_TEST(what_was_unpinned_has_no_room_before_its_turn)
+{
+    const uint32_t half = 512;
+    struct kit_owner *worker = kit_open_with(&kit, 2 * half, 0, 1000);
+
+    ck_assert_uint_eq(kit_pin(&kit, kit_scope(&kit, worker, 0, half), 10), half);
+    fault_arm("pin.turn", 0, UINT32_MAX);
+    ck_assert_uint_eq(kit_unpin(&kit, kit_scope(&kit, worker, 0, 0)), half);
+    ck_assert_uint_eq(kit_pin(&kit, kit_scope(&kit, worker, 400, half), 10), half);
+    kit_check(&kit);
+    while (store_next_wake(kit.store) == 0) {
+        store_tick(kit.store);
+        kit_check(&kit);
+    }
+    fault_off("pin.turn");
+    ck_assert_uint_eq(kit_stats(&kit).pinned_blocks, half);
+    kit_close(&kit);
+}
+END_TEST
+
 CHECK_MAIN_LOOPS("store/turns", CHECK_UNIT_S,
                  {leases_that_end_together_release_their_blocks_by_turns, 0, 0, CHECK_BOTH_WAYS},
                  {leases_that_a_flush_ends_are_looked_for_by_turns, 0, 0},
                  {pins_that_end_together_end_by_turns, 0, 1},
+                 {what_was_unpinned_has_no_room_before_its_turn, 0, 0},
                  {what_a_long_lease_loses_is_released_by_turns, 0, 1})
