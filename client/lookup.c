@@ -233,21 +233,28 @@ kvc_status kvc_probe(kvc_client *client, const kvc_part *parts, uint32_t n_parts
 {
     struct codec_lookup lookup = {.probe = true};
     struct codec_lookup_reply reply;
+    uint64_t deadline_us;
     uint32_t found = 0;
     kvc_status status = enter_lookup(client, parts, n_parts, keys, n_keys, blocks, &lookup);
 
-    if (status == KVC_OK && n_keys > client->keys_max && !all_full(client, parts, n_parts))
+    if (status != KVC_OK)
+        return status;
+    if (n_keys > client->keys_max && !all_full(client, parts, n_parts))
         return probe_by_lease(client, parts, n_parts, keys, n_keys, blocks);
+    deadline_us = rpc_deadline_us(client->lookup_ms);
     /* Without a lease to append to, each packet is asked for by itself. */
     for (uint32_t at = 0; status == KVC_OK && at < n_keys && found == at; at += lookup.n_keys) {
         lookup.keys = keys + (size_t)at * KVC_KEY_BYTES;
         lookup.n_keys = n_keys - at < client->keys_max ? n_keys - at : client->keys_max;
-        status = ask(client, &lookup, 0, &reply);
+        status = ask(client, &lookup, deadline_us, &reply);
         if (status == KVC_OK && (reply.count > lookup.n_keys || reply.lease != 0))
             status = client_distrust(client, "LookupReply.count", "more than was asked for");
         if (status == KVC_OK)
             found += reply.count;
     }
+    /* What was found so far when the time is over is a prefix, as it is of a lookup. */
+    if (status == KVC_E_DEADLINE && found > 0)
+        status = KVC_OK;
     if (status == KVC_OK)
         *blocks = found;
     return status;

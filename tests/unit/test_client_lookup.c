@@ -115,6 +115,7 @@ enum {
     REFUSED_SECOND,
     SILENT_SECOND,
     SLOW,
+    SLOW_PROBE,
     OTHER_LEASE,
     LESS_THAN_BEFORE,
     MORE_THAN_ASKED,
@@ -144,6 +145,11 @@ static bool hook(struct fake *f, const struct wire_packet *request)
         break;
     case SLOW:
         usleep(SLOW_US);
+        break;
+    case SLOW_PROBE:
+        usleep(SLOW_US);
+        reply.lease = 0;
+        reply.token.len = 0;
         break;
     case MISS:
         reply.lease = 0;
@@ -200,6 +206,18 @@ START_TEST(packets_of_a_lookup_share_its_time)
     fake->shared->mode[0] = SLOW;
     ck_assert_int_eq(lookup(9, 2500), KVC_OK);
     ck_assert_uint_eq(lease.blocks, 1024);
+    end();
+}
+END_TEST
+
+START_TEST(packets_of_a_probe_share_its_time)
+{
+    uint32_t blocks = 0;
+
+    begin(hook, LOOKUP_MS);
+    fake->shared->mode[0] = SLOW_PROBE;
+    ck_assert_int_eq(kvc_probe(client, &part, 1, keys, 2500, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, 1024);
     end();
 }
 END_TEST
@@ -305,6 +323,7 @@ CHECK_MAIN_LOOPS("client/lookup", CHECK_LIFE_S, {lookup_gives_a_lease, 0, 0},
                  {long_prompts_are_appended, 0, 0},
                  {half_an_append_is_a_shorter_prefix, SHORT_SECOND, SILENT_SECOND},
                  {packets_of_a_lookup_share_its_time, 0, 0},
+                 {packets_of_a_probe_share_its_time, 0, 0},
                  {impossible_counts_end_the_session, OTHER_LEASE, SHORT_TOKEN},
                  {miss_tells_what_is_pending, 0, 0}, {probe_counts_without_a_lease, 0, 0},
                  {extend_release_adopt, 0, 0}, {late_lease_is_released, 0, 0})
