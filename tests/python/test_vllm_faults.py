@@ -13,6 +13,7 @@ from stand_in import TOKENS, Request, step
 from vllm_case import Case, layer_by_layer, prompt
 
 from kvcache_client import library
+from kvcache_client.errors import NoMemoryError
 from kvcache_client.parts import Part
 
 
@@ -260,6 +261,33 @@ class Faults(Case):
         for _ in range(3):
             done |= engine.run(step())[1]
         self.assertEqual(done, {request.request_id})
+        self.settled(daemon)
+
+    def test_a_load_that_is_refused_here_ends_its_lease(self):
+        """Before the daemon is asked, as without memory to look at its blocks."""
+        daemon = self.daemon("--gpu-bytes", "0")
+        engine = self.engine(daemon, extra={"lease_ms": 60000})
+        tokens = prompt(30)
+        engine.serve(Request(tokens))
+        with mock.patch.object(engine.workers[0]._worker._link.get(), "load",
+                               side_effect=NoMemoryError("no memory")):
+            engine.serve(Request(tokens))
+        self.assertEqual(engine.counts()["failed_loads"], 1)
+        self.settled(daemon)
+
+    def test_a_flush_ends_what_waits_for_room(self):
+        """The lease of a request that waits is asked about again before long."""
+        daemon = self.daemon()
+        engine, other = (self.engine(daemon, extra={"lease_ms": 60000}) for _ in range(2))
+        tokens = prompt(30)
+        request = Request(tokens)
+        engine.serve(Request(tokens))
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (28, False))
+        other.scheduler.reset_cache()
+        support.until(
+            lambda: engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False),
+            "a hit of what was flushed")
+        engine.finish(request)
         self.settled(daemon)
 
     def test_a_reset_makes_everything_a_miss(self):

@@ -7,6 +7,7 @@ import support
 from stand_in import FullAttentionSpec, Request, SlidingWindowSpec, step
 from vllm_case import Case, layer_by_layer, prompt
 
+from kvcache_client.errors import BusyError
 from kvcache_client.saves import KeyState, SaveEntry
 from kvcache_client.vllm.spill import merged, skipped
 from kvcache_client.vllm.streams import NoStreams, Reading
@@ -98,6 +99,23 @@ class Spill(Short):
         for mine, waits in ((blocks[:2], 0), (blocks[6:8], 1)):
             engine.run(step(new=[(other.request_id, [mine], 0)], scheduled={}))
             self.assertEqual(recorder.said.count("compute behind side"), waits)
+
+    def test_one_that_fails_leaves_its_blocks_skipped(self):
+        engine = self.engine(self.daemon())
+        self.short(engine)
+        client = engine.workers[0]._worker._link.get()
+        save = client.save_entries
+
+        def busy(entries, *, to_host=False, **how):
+            if to_host:
+                raise BusyError("busy")
+            return save(entries, to_host=to_host, **how)
+
+        client.save_entries = busy
+        engine.serve(Request(prompt(34)))
+        counts = engine.counts()
+        self.assertEqual((counts["skipped_blocks"], counts["spilled_blocks"]), (2, 0))
+        self.assertEqual(counts["dropped_saves"], 1)
 
     def test_there_is_none_without_a_host_tier(self):
         daemon = self.daemon("--host-bytes", "0")

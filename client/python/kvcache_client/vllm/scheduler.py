@@ -31,6 +31,7 @@ from .requests import ExtraKeys, Names, State, no_extra_keys
 log = logging.getLogger("kvcache_client.vllm")
 
 LATE_S = 0.1  # between attempts to end leases that came late
+HOLD_S = 1.0  # until a lease that waits is asked about again: a flush may have ended it
 NULL_BLOCK = 0  # vLLM's id of "no block"
 
 
@@ -180,12 +181,12 @@ class SchedulerSide:
 
     def _holds(self, state: State, n: int) -> bool:
         """Whether the lease of the last answer has all of n blocks behind the same ones, and half
-        of its time at least: then there is nothing to ask."""
+        of its time at least, and is not old: then there is nothing to ask."""
         lease = state.lease
         return bool(
             lease and state.answer == (self._in_front(state), n, self._link.losses)
             and self._in_front(state) + lease.blocks == n
-            and time.monotonic() < state.answered + lease.ms / 2000)
+            and time.monotonic() < state.answered + min(lease.ms / 2000, HOLD_S))
 
     def _pays(self, lease: Lease, gain: int) -> bool:
         host = min(gain, (lease.blocks - lease.gpu) * self.block_tokens)

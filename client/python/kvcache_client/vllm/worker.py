@@ -19,7 +19,7 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..client import Client, Role
-from ..errors import DeadlineError, InvalidError, KvcacheError, SessionError, StaleError
+from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
 from ..leases import Lease
 from ..loads import Load, SlicedLoad
 from ..memory import Slice
@@ -259,8 +259,9 @@ class WorkerSide:
         try:  # a load that is open keeps its blocks
             return client.load(
                 lease, part, ids, first=first, stream=stream, verify=verify, release=True)
-        except InvalidError:
-            lease.release()  # it was refused before the daemon was asked
+        except KvcacheError as error:
+            if not isinstance(error, (SessionError, DeadlineError)):
+                lease.release()  # it may have been refused before the daemon was asked
             raise
 
     def _lose(self, loading: _Loading, blocks: Set[int]) -> None:
@@ -341,6 +342,7 @@ class WorkerSide:
                 if client is not None:
                     self._spill(client, entries, save.raw_states)
             except KvcacheError as error:
+                self._dropped(1)
                 self._failed(error)
 
     def _count(self, save: Save, entries: Sequence[SaveEntry]) -> None:
@@ -424,8 +426,9 @@ class WorkerSide:
         if not some:
             return states
         self._streams.after_compute()
-        self.counts["skipped_blocks"] -= sum(len(e.blocks) for e in some)
-        return merged(entries, states, self._save_entries(client, some, far=True, spilled=True))
+        again = self._save_entries(client, some, far=True, spilled=True)
+        self.counts["skipped_blocks"] -= sum(len(e.blocks) for e in some)  # counted again
+        return merged(entries, states, again)
 
     # The end of a step.
 
