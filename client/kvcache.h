@@ -24,6 +24,10 @@
  * KVC_E_VERSION calls fail at once until kvc_reconnect; so they do when descriptors of the daemon
  * could not be received because this process had no number left (KVC_E_NO_FDS).
  *
+ * Versions: members are added at the end of structs of arguments, and 0 there means what was
+ * before. Compile with the header of the library that the program runs with, or of a newer one,
+ * whose new members an older library does not see.
+ *
  * Units: bytes, milliseconds, blocks. A block id is an index into the worker's KV cache. Keys are
  * KVC_KEY_BYTES each, one behind the other, in prompt order.
  */
@@ -358,8 +362,9 @@ typedef struct kvc_save_args {
  *
  * New blocks go to the GPU tier. Where one step saves more than that tier holds, the rest is
  * KVC_KEY_SKIPPED: those keys can be asked for again with to_host, which takes slots of the host
- * tier only. Such copies are as slow as the bus of the GPU: they belong on a stream of their own,
- * which computing does not wait for.
+ * tier only and waits for none of them. Such copies are as slow as the bus of the GPU: they belong
+ * on a stream of their own, which computing does not wait for. With no_wait, what is skipped may
+ * have room a moment later. Of saves by slices the first call says both.
  *
  * By slices, as the forward pass goes from layer to layer: the first call names some slices of its
  * entries, and must be given save; further calls name others, each slice once, with the same

@@ -119,9 +119,22 @@ START_TEST(a_host_tier_of_clean_copies_is_left_alone)
 }
 END_TEST
 
+START_TEST(without_a_host_tier_all_is_skipped_and_nothing_evicted)
+{
+    begin(0);
+    kit_put(&kit, worker, 0, GPU);
+    save_to_host(0, KEYS, &second);
+    ck_assert_uint_eq(kit_count(&second, STORE_KEY_HIT), GPU);
+    ck_assert_uint_eq(kit_count(&second, STORE_KEY_SKIPPED), KEYS - GPU);
+    ck_assert_uint_eq(kit_stats(&kit).evictions, 0);
+    kit_close(&kit);
+}
+END_TEST
+
 CHECK_MAIN_BOTH_WAYS("store/to_host", CHECK_UNIT_S,
                      S10_what_the_gpu_tier_has_no_room_for_can_go_to_the_host,
                      a_save_to_the_host_takes_nothing_of_the_gpu_tier,
                      S20_a_full_host_tier_gives_its_coldest_blocks_and_no_leased_ones,
                      who_has_not_mapped_the_host_tier_gets_no_slot_of_it,
-                     a_host_tier_of_clean_copies_is_left_alone)
+                     a_host_tier_of_clean_copies_is_left_alone,
+                     without_a_host_tier_all_is_skipped_and_nothing_evicted)
