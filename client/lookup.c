@@ -120,13 +120,22 @@ static kvc_status append(kvc_client *client, struct codec_lookup *lookup, const 
     return KVC_OK;
 }
 
+/* Nobody waits for the answer. */
+static kvc_status release_aside(kvc_client *client, uint64_t lease)
+{
+    size_t len = 0;
+    kvc_status status = codec_put_release(lease, client->rpc.body, &len);
+
+    return status == KVC_OK ? rpc_tell(&client->rpc, WIRE_RELEASE, client->rpc.body, len) : status;
+}
+
 /* A lease that was made to be gone on with, and holds no prefix after all. */
 static kvc_status forget_empty(kvc_client *client, struct codec_lookup_reply *reply)
 {
     kvc_status status = KVC_OK;
 
     if (reply->lease != 0 && reply->count == 0) {
-        status = kvc_release(client, reply->lease);
+        status = release_aside(client, reply->lease);
         *reply = (struct codec_lookup_reply){
             .pending = reply->pending, .remote = reply->remote, .fetch = reply->fetch};
     }
@@ -221,8 +230,8 @@ static kvc_status probe_by_lease(kvc_client *client, const kvc_part *parts, uint
     kvc_lease lease;
     kvc_status status = kvc_lookup(client, 0, parts, n_parts, keys, n_keys, 0, &lease);
 
-    if (status == KVC_OK)
-        status = kvc_release(client, lease.id);
+    if (status == KVC_OK && lease.id != 0)
+        status = release_aside(client, lease.id);
     if (status == KVC_OK)
         *blocks = lease.blocks;
     return status;

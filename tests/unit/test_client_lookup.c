@@ -116,6 +116,7 @@ enum {
     SILENT_SECOND,
     SLOW,
     SLOW_PROBE,
+    EMPTY,
     OTHER_LEASE,
     LESS_THAN_BEFORE,
     MORE_THAN_ASKED,
@@ -130,6 +131,10 @@ static bool hook(struct fake *f, const struct wire_packet *request)
     static uint8_t token[KVC_TOKEN_BYTES];
     Kvcache__LookupReply reply = KVCACHE__LOOKUP_REPLY__INIT;
 
+    if (request->type == WIRE_RELEASE && f->shared->mode[0] == EMPTY) {
+        f->shared->released = 77;
+        return true;
+    }
     if (request->type != WIRE_LOOKUP)
         return false;
     asked = fake_body(request, &kvcache__lookup__descriptor);
@@ -150,6 +155,9 @@ static bool hook(struct fake *f, const struct wire_packet *request)
         usleep(SLOW_US);
         reply.lease = 0;
         reply.token.len = 0;
+        break;
+    case EMPTY:
+        reply.count = 0;
         break;
     case MISS:
         reply.lease = 0;
@@ -218,6 +226,18 @@ START_TEST(packets_of_a_probe_share_its_time)
     fake->shared->mode[0] = SLOW_PROBE;
     ck_assert_int_eq(kvc_probe(client, &part, 1, keys, 2500, &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 1024);
+    end();
+}
+END_TEST
+
+// Nor does it wait for the answer to what follows from the first one.
+START_TEST(a_lease_of_nothing_is_released_without_a_wait)
+{
+    begin(hook, LOOKUP_MS);
+    fake->shared->mode[0] = EMPTY;
+    ck_assert_int_eq(lookup(9, 2500), KVC_OK);
+    ck_assert_uint_eq(lease.id, 0);
+    wait_for(fake->shared->released == 77, 2000);
     end();
 }
 END_TEST
@@ -324,6 +344,7 @@ CHECK_MAIN_LOOPS("client/lookup", CHECK_LIFE_S, {lookup_gives_a_lease, 0, 0},
                  {half_an_append_is_a_shorter_prefix, SHORT_SECOND, SILENT_SECOND},
                  {packets_of_a_lookup_share_its_time, 0, 0},
                  {packets_of_a_probe_share_its_time, 0, 0},
+                 {a_lease_of_nothing_is_released_without_a_wait, 0, 0},
                  {impossible_counts_end_the_session, OTHER_LEASE, SHORT_TOKEN},
                  {miss_tells_what_is_pending, 0, 0}, {probe_counts_without_a_lease, 0, 0},
                  {extend_release_adopt, 0, 0}, {late_lease_is_released, 0, 0})
