@@ -87,8 +87,8 @@ static const char *const bad_lines[] = {
     LINE("[1, \"2\"]"),
     LINE("[99999999999999999999999]"),
     LINE("[1]") " trailing",
-    "{\"timestamp\": 1, \"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, "
-    "\"hash_ids\": []}",
+    ("{\"timestamp\": 1, \"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, "
+     "\"hash_ids\": []}"),
 };
 
 START_TEST(each_bad_line_is_refused)
