@@ -1,4 +1,5 @@
 /* Saves: asking for slots, and giving up what does not get there. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +112,7 @@ static void abort_by_daemon(kvc_client *client, const struct saving *saving, uin
     size_t len = 0;
     kvc_status status;
 
+    assert(save != NULL);
     if (begun.save == 0 && seq == 0)
         return;
     if (begun.save != 0) {
