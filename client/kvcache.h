@@ -24,9 +24,10 @@
  * KVC_E_VERSION calls fail at once until kvc_reconnect; so they do when descriptors of the daemon
  * could not be received because this process had no number left (KVC_E_NO_FDS).
  *
- * Versions: members are added at the end of structs of arguments, and 0 there means what was
- * before. Compile with the header of the library that the program runs with, or of a newer one,
- * whose new members an older library does not see.
+ * Versions: a program goes on working with any later library of the same name (.so.0). Members are
+ * added at the end of structs, 0 there means what was before, and the calls that take a struct
+ * which has grown get a new version of their symbols (KVCACHE_0 is the first), beside which the
+ * library keeps the old one for programs that know the old struct.
  *
  * Units: bytes, milliseconds, blocks. A block id is an index into the worker's KV cache. Keys are
  * KVC_KEY_BYTES each, one behind the other, in prompt order.

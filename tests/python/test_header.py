@@ -10,6 +10,13 @@ import support
 
 from kvcache_client import errors, library, names, structs
 
+# Programs that were compiled with these go on working: who grows one keeps the calls of KVCACHE_0
+# for them (client/libkvcache.map). Of 64 bits.
+SIZES = {
+    "kvc_options": 40, "kvc_namespace": 96, "kvc_slice": 24, "kvc_memory": 32,
+    "kvc_part_desc": 104, "kvc_lease": 56, "kvc_load_args": 88, "kvc_save_entry": 40,
+    "kvc_save_args": 56, "kvc_outcome": 12, "kvc_figure": 16,
+}
 
 def read(path):
     with open(os.path.join(support.ROOT, path)) as f:
@@ -44,6 +51,10 @@ class Header(support.Case):
                 at = getattr(kind, field)
                 wanted.append(f"{c_name}.{field} {at.offset} {at.size}")
         self.assertEqual(said.splitlines(), wanted)
+
+    def test_structures_of_the_first_symbols_keep_their_size(self):
+        self.assertEqual(library.SYMBOLS, "KVCACHE_0")
+        self.assertEqual({name: ctypes.sizeof(kind) for name, kind in structs.C_NAMES.items()}, SIZES)
 
     def test_every_field_of_the_header_is_there(self):
         header = re.sub(r"/\*.*?\*/", "", read("client/kvcache.h"), flags=re.S)

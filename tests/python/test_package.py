@@ -9,6 +9,8 @@ import sys
 
 import support
 
+from kvcache_client import library
+
 
 def missing():
     return [m for m in ("pip", "setuptools", "wheel") if importlib.util.find_spec(m) is None]
@@ -63,6 +65,24 @@ class Package(support.Case):
         folder = os.path.join(support.ROOT, "client", "python")
         said = self.python(code, folder, KVCACHE_LIBRARY="/nonexistent/lib.so")
         self.assertIn("cannot load /nonexistent/lib.so (KVCACHE_LIBRARY", said.stdout)
+
+    def test_calls_of_other_structs_are_not_taken_for_those_of_this_package(self):
+        other = os.path.join(self.folder, "libkvcache.so.0")
+        with open(os.path.join(self.folder, "other.map"), "w") as f:
+            f.write("KVCACHE_OTHER { global: kvc_*; local: *; };\n")
+        calls = "".join(f"int {name}(void) {{ return 0; }}\n" for name in library._PROTOTYPES)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-o", other, "-xc", "-",
+             f"-Wl,--version-script={self.folder}/other.map"],
+            input=calls, text=True, check=True,
+        )
+        code = (
+            "import kvcache_client\ntry:\n    kvcache_client.version()\n"
+            "except OSError as error:\n    print(error)"
+        )
+        folder = os.path.join(support.ROOT, "client", "python")
+        said = self.python(code, folder, KVCACHE_LIBRARY=other)
+        self.assertIn(f"of {library.SYMBOLS}", said.stdout)
 
 
 support.main(__name__)

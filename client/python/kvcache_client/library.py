@@ -17,6 +17,10 @@ from . import structs
 
 FILE = "libkvcache.so.0"
 
+# Of the symbols whose structs are those of structs.py: where a struct grows, the library keeps the
+# calls that take the old one under the old version.
+SYMBOLS = "KVCACHE_0"
+
 # Name -> result and arguments. A pointer that may be NULL or an array is a c_void_p.
 _PROTOTYPES = {
     "kvc_connect": (c_int, [POINTER(structs.Options), POINTER(c_void_p)]),
@@ -85,10 +89,23 @@ _lock = threading.Lock()
 _loaded: Optional[ctypes.CDLL] = None
 
 
+def _bind(loaded: ctypes.CDLL, path: str) -> None:
+    """Makes the calls attributes of the library. Raises OSError where one is missing."""
+    versioned = ctypes.CDLL(None).dlvsym
+    versioned.restype = c_void_p
+    versioned.argtypes = [c_void_p, c_char_p, c_char_p]
+    for name, (result, arguments) in _PROTOTYPES.items():
+        address = versioned(loaded._handle, name.encode(), SYMBOLS.encode())
+        if not address:
+            raise OSError(f"{path} has no {name} of {SYMBOLS}: it is no libkvcache that goes with "
+                          "this package")
+        setattr(loaded, name, ctypes.CFUNCTYPE(result, *arguments)(address))
+
+
 def library() -> ctypes.CDLL:
     """The library, loaded at the first call. Calls release the interpreter's lock.
 
-    Raises OSError, with what was tried, when it cannot be loaded.
+    Raises OSError, with what was tried, when it cannot be loaded or is another release's.
     """
     global _loaded
     with _lock:
@@ -100,10 +117,7 @@ def library() -> ctypes.CDLL:
                 raise OSError(
                     f"cannot load {path} (KVCACHE_LIBRARY names another file): {error}"
                 ) from error
-            for name, (result, arguments) in _PROTOTYPES.items():
-                function = getattr(loaded, name)
-                function.restype = result
-                function.argtypes = arguments
+            _bind(loaded, path)
             _loaded = loaded
         return _loaded
 
