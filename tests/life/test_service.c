@@ -1,8 +1,11 @@
 // As a service: what it tells its manager and when, the watchdog, a socket that the manager made,
 // and the units. The manager is a socket of the test's.
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +28,38 @@
 
 static int manager = -1;
 static char told[65536]; // one message behind the other, each with a newline
+// What has come so far, which a thread reads: the kernel keeps ten messages for who does not.
+static char heard[sizeof(told)];
+static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_t listener;
+
+static atomic_bool closed;
+
+// What has come by now.
+static void hear(void)
+{
+    ssize_t n;
+
+    pthread_mutex_lock(&heard_lock);
+    for (size_t used = strlen(heard);; used += (size_t)n + 1) {
+        n = recv(manager, heard + used, sizeof(heard) - used - 2, MSG_DONTWAIT);
+        if (n <= 0)
+            break;
+        memcpy(heard + used + n, "\n", 2);
+    }
+    pthread_mutex_unlock(&heard_lock);
+}
+
+static void *listen_always(void *arg)
+{
+    struct pollfd readable = {.fd = manager, .events = POLLIN};
+
+    while (!closed) {
+        (void)poll(&readable, 1, -1);
+        hear();
+    }
+    return arg;
+}
 
 static void manager_open(bool abstract)
 {
@@ -40,15 +75,20 @@ static void manager_open(bool abstract)
     memcpy(address.sun_path, name, strlen(name));
     if (abstract)
         address.sun_path[0] = '\0';
-    manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(manager, 0);
     ck_assert_int_eq(bind(manager, (struct sockaddr *)&address, len), 0);
     setenv("NOTIFY_SOCKET", name, 1);
-    told[0] = '\0';
+    heard[0] = '\0';
+    closed = false;
+    ck_assert_int_eq(pthread_create(&listener, NULL, listen_always, NULL), 0);
 }
 
 static void manager_close(void)
 {
+    closed = true;
+    shutdown(manager, SHUT_RD); // which wakes it
+    pthread_join(listener, NULL);
     close(manager);
     unsetenv("NOTIFY_SOCKET");
     unsetenv("WATCHDOG_USEC");
@@ -56,14 +96,10 @@ static void manager_close(void)
 
 static void listen_to_it(void)
 {
-    size_t used = strlen(told);
-    ssize_t n;
-
-    while ((n = recv(manager, told + used, sizeof(told) - used - 2, 0)) > 0) {
-        used += (size_t)n;
-        told[used++] = '\n';
-        told[used] = '\0';
-    }
+    hear();
+    pthread_mutex_lock(&heard_lock);
+    strcpy(told, heard);
+    pthread_mutex_unlock(&heard_lock);
 }
 
 static int count_told(const char *line)
