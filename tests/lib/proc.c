@@ -127,6 +127,38 @@ double proc_waited_ms(pid_t pid)
     return n == 2 ? (double)waited_ns / 1e6 : 0;
 }
 
+// Of a thread: PID (COMMAND) STATE ...
+static bool task_sleeps(const char *path)
+{
+    char state = 'S';
+    FILE *f = fopen(path, "re");
+
+    if (!f)
+        return true; // it has ended
+    if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+        state = 'S';
+    fclose(f);
+    return state != 'R' && state != 'D';
+}
+
+bool proc_sleeps(pid_t pid)
+{
+    char path[300];
+    bool all = true;
+    DIR *dir;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    dir = opendir(path);
+    if (!dir)
+        return true;
+    for (struct dirent *e = readdir(dir); e && all; e = readdir(dir)) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)pid, e->d_name);
+        all = e->d_name[0] == '.' || task_sleeps(path);
+    }
+    closedir(dir);
+    return all;
+}
+
 // The pid of some child, or 0. Orphans that come to a subreaper are not known by number, so the
 // kernel is asked.
 static pid_t some_child(void)

@@ -2,6 +2,7 @@
 #ifndef KVC_TESTS_LIB_PROC_H
 #define KVC_TESTS_LIB_PROC_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 // fork() whose child gets SIGKILL when the parent ends. Fails the test when it fails.
@@ -28,6 +29,9 @@ long proc_anonymous_kb(pid_t pid);
 long proc_cpu_ms(pid_t pid);
 // For how long its first thread could have run and had no processor; 0 where nobody says.
 double proc_waited_ms(pid_t pid);
+
+// Whether every thread of it waits for something now: none has work that it has not come to yet.
+bool proc_sleeps(pid_t pid);
 
 // Kills and reaps all children of this process; how many there were.
 int proc_kill_children(void);

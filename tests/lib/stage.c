@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"
+#include "tests/lib/proc.h"
 #include "tests/lib/talk_worker.h"
 #include "tests/lib/wait.h"
 
@@ -91,12 +92,14 @@ struct admin_debug_reply stage_check(const struct stage *s)
     return reply;
 }
 
-// What ended is freed by and by: the baseline is what several looks agree on.
+// What ended is freed by and by: the baseline is what several looks agree on while no thread has
+// more to do.
 static bool agrees(struct stage *s, uint32_t *looks)
 {
     const struct admin_debug_reply reply = stage_check(s);
 
-    if (reply.live_allocations != s->live_allocations || reply.fds != s->fds)
+    if (reply.live_allocations != s->live_allocations || reply.fds != s->fds ||
+        !proc_sleeps(daemon_pid(s->daemon)))
         *looks = 0;
     s->live_allocations = reply.live_allocations;
     s->fds = reply.fds;
