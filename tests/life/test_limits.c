@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -294,22 +295,28 @@ static void visit(const char *socket, int visits)
                          : talk_hello(socket, (Kvcache__Role)(1 + i % 4), NULL));
 }
 
+// Without the time in which the daemon's loop, or the visitor that waited longest, could have run
+// and the machine had something else to do.
 START_TEST(L_ten_thousand_connections_a_minute)
 {
     const int visits = check_long() && !CHECK_SANITIZED ? 10000 : 2000;
+    double *waited_ms = mmap(NULL, VISITORS * sizeof(*waited_ms), PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t visitors[VISITORS];
     struct neighbour n;
-    double start, took_s;
+    double start, took_s, longest_ms;
     int left = VISITORS;
     uint32_t us[1000];
 
     SKIP_UNDER_VALGRIND();
+    ck_assert_ptr_ne(waited_ms, MAP_FAILED);
     neighbour_open(&n, NULL);
     start = now_s();
     for (int v = 0; v < VISITORS; v++) {
         visitors[v] = proc_fork();
         if (visitors[v] == 0) {
             visit(n.socket, visits / VISITORS);
+            waited_ms[v] = proc_waited_ms(getpid());
             _exit(0);
         }
     }
@@ -317,11 +324,16 @@ START_TEST(L_ten_thousand_connections_a_minute)
     while (left > 0)
         proc_wait_ok(visitors[--left], 6 * WAIT_MS);
     took_s = now_s() - start;
+    longest_ms = proc_waited_ms(daemon_pid(n.daemon));
+    for (int v = 0; v < VISITORS; v++)
+        longest_ms = waited_ms[v] > longest_ms ? waited_ms[v] : longest_ms;
+    took_s -= longest_ms / 1000;
     printf("%d connections in %.2f s, beside them lookups p50 %u p99 %u us\n", visits, took_s,
            us[500], us[990]);
     if (!CHECK_SANITIZED)
         ck_assert_msg(took_s < 60.0 * visits / 10000 * check_time_multiplier(),
                       "%d connections took %.1f s", visits, took_s);
+    munmap(waited_ms, VISITORS * sizeof(*waited_ms));
     neighbour_close(&n);
 }
 END_TEST
@@ -338,6 +350,7 @@ START_TEST(L_all_descriptors_used_up_at_two_sockets)
     d = daemon_start((const char *const[]){"--socket", second, NULL});
     first = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_SCHEDULER, NULL);
     daemon_log_expect(d, "accept paused");
+    daemon_log_allow(d, "reason=no_hello"); // on a busy machine
     ck_assert_int_eq(
         prlimit(daemon_pid(d), RLIMIT_NOFILE,
                 &(struct rlimit){(rlim_t)daemon_fds(d) + 10, (rlim_t)daemon_fds(d) + 10}, NULL),
