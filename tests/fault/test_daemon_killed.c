@@ -59,9 +59,10 @@ static void expect_gone(struct engine *e, uint64_t save)
         expect_fast(kvc_dispatch(e->client), KVC_E_DISCONNECTED);
     }
     if (save != 0) {
-        expect_fast(kvc_wait(e->client, save, ENGINE_MS, &outcome), KVC_OK);
+        expect_fast(kvc_wait(e->client, save, wait_patient_ms(ENGINE_MS), &outcome), KVC_OK);
         ck_assert(outcome.status == KVC_OK || outcome.status == KVC_E_DISCONNECTED);
-        expect_fast(kvc_wait(e->client, save, ENGINE_MS, &outcome), KVC_E_DISCONNECTED);
+        expect_fast(kvc_wait(e->client, save, wait_patient_ms(ENGINE_MS), &outcome),
+                    KVC_E_DISCONNECTED);
     }
     // Nobody is there yet.
     expect_fast(kvc_reconnect(e->client), KVC_E_DISCONNECTED);

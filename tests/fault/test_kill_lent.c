@@ -102,7 +102,8 @@ static void slices_between_calls(struct scene *s)
     engine_fill(&s->engine, NEW, N_NEW);
     (void)save_some_slices(s, 0, 1, 0);
     // Answered when nothing copies any more.
-    ck_assert_int_eq(kvc_suspend(s->engine.client, s->engine.part, ENGINE_MS), KVC_OK);
+    ck_assert_int_eq(kvc_suspend(s->engine.client, s->engine.part, wait_patient_ms(ENGINE_MS)),
+                     KVC_OK);
     ck_assert_int_eq(kvc_resume(s->engine.client, s->engine.part), KVC_OK);
     actor_stop();
     actor_stop();
@@ -154,7 +155,8 @@ static void suspending(struct scene *s)
 static void suspended(struct scene *s)
 {
     lend(s);
-    ck_assert_int_eq(kvc_suspend(s->engine.client, s->engine.part, ENGINE_MS), KVC_OK);
+    ck_assert_int_eq(kvc_suspend(s->engine.client, s->engine.part, wait_patient_ms(ENGINE_MS)),
+                     KVC_OK);
     actor_stop();
     actor_stop();
 }

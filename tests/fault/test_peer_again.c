@@ -56,7 +56,7 @@ static bool freeze_under_way(uint32_t first)
     ck_assert_uint_eq(b.lease.remote, BLOCKS);
     wait_for(held() > 0 || engine_probe(&b, first, BLOCKS) == BLOCKS, MS);
     daemon_freeze(p.daemons[0]);
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), NULL), KVC_OK);
     if (held() > 0)
         return true;
     daemon_thaw(p.daemons[0]);
@@ -119,7 +119,7 @@ START_TEST(T12_a_lease_at_the_source_outlasts_the_fetch)
     /* Half of them are not asked for yet. */
     daemon_clock_advance(source, 50000000);
     daemon_fault_off(source, "*");
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, BLOCKS);
     engine_verify(&b, 100, BLOCKS);
     end();

@@ -85,7 +85,7 @@ START_TEST(T13_a_source_is_killed_in_each_state)
     wait_for(is_lost(0), MS);
     if (state == JUDGING)
         daemon_fault_off(asker(), "*");
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     if (state == JUDGING) /* what had come is good */
         ck_assert_uint_le(blocks, 256);
     else if (state != SENDING && !(state == PACKING && _i >= STATES))
@@ -111,7 +111,7 @@ START_TEST(T13_a_source_that_hangs_costs_the_deadline_and_no_more)
     daemon_freeze(p.daemons[0]);
     clock_gettime(CLOCK_MONOTONIC, &before);
     ck_assert_int_eq(engine_try_lookup(&b, 100, 10), KVC_OK);
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     clock_gettime(CLOCK_MONOTONIC, &after);
     ms = (double)(after.tv_sec - before.tv_sec) * 1e3 +
          (double)(after.tv_nsec - before.tv_nsec) / 1e6;
@@ -122,7 +122,7 @@ START_TEST(T13_a_source_that_hangs_costs_the_deadline_and_no_more)
     daemon_thaw(p.daemons[0]);
     wait_for(!is_lost(0), 2 * MS);
     engine_close(&b);
-    engine_open_with_peers(&b, daemon_socket(asker()), MS);
+    engine_open_with_peers(&b, daemon_socket(asker()), wait_patient_ms(MS));
     engine_verify_all(&b, 100, 10);
     engine_close(&a);
     end();
@@ -165,7 +165,7 @@ START_TEST(T13_what_is_lost_at_one_peer_comes_from_another)
     ck_assert_int_eq(engine_try_lookup(&b, 100, 128), KVC_OK);
     wait_for(daemon_fault_fired(p.daemons[0], "peer.pack_late") > 0, MS);
     kill_source();
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 100);
     engine_verify(&b, 100, 100);
     engine_close(&other);
@@ -233,7 +233,7 @@ START_TEST(T15_an_answer_that_comes_late)
     engine_put(&a, 100, 10);
     daemon_freeze(p.daemons[0]);
     ck_assert_int_eq(engine_try_lookup(&b, 100, 10), KVC_OK);
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 0);
     daemon_thaw(p.daemons[0]);
     wait_for(pair_row(asker(), "serves", 0).dropped == 1, MS);
@@ -302,12 +302,12 @@ START_TEST(T16_one_slow_peer_does_not_delay_the_others)
     for (uint32_t i = 0; i < 3; i++) {
         struct engine c;
 
-        engine_open_with_peers(&c, daemon_socket(asker()), MS);
+        engine_open_with_peers(&c, daemon_socket(asker()), wait_patient_ms(MS));
         engine_verify_all(&c, 5000 + 64 * i, 64);
         engine_close(&c);
     }
     daemon_fault_off(p.daemons[0], "*");
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     engine_close(&other);
     engine_close(&a);
     end();
@@ -321,7 +321,7 @@ START_TEST(T16_bytes_in_flight_are_bounded)
 
     pair_open(&p, 2, args);
     engine_open(&a, daemon_socket(p.daemons[0]));
-    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 256);
     /* A batch of 64 blocks is 850 KiB: one at a time. */
     daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
@@ -329,7 +329,7 @@ START_TEST(T16_bytes_in_flight_are_bounded)
     wait_for(daemon_fault_fired(p.daemons[0], "peer.pack_late") > 50, MS);
     ck_assert_uint_eq(pair_row(p.daemons[0], "asks", 0).running, 1);
     daemon_fault_off(p.daemons[0], "*");
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), NULL), KVC_OK);
     engine_verify(&b, 100, 256);
     engine_close(&a);
     end();

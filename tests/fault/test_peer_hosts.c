@@ -95,7 +95,7 @@ START_TEST(T13_a_link_that_goes_down_and_comes_back)
     wait_for(daemon_fault_fired(d[0], "peer.pack_late") > 0, MS);
     hosts_link(&hosts, 0, false);
     daemon_fault_off(d[0], "*");
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 0);
     wait_for(!is_open(1), MS);
     /* Without a peer both go on. */

@@ -28,7 +28,7 @@ START_TEST(T12_an_operation_fails)
     for (uint32_t i = 0; i < 2; i++)
         daemon_log_allow(p.daemons[i], "peer");
     engine_open(&a, daemon_socket(p.daemons[0]));
-    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 40);
     daemon_fault_arm(p.daemons[0], "ucx.op", 0, 1);
     if (_i == 1)

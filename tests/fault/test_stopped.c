@@ -54,7 +54,8 @@ static void stopped_in_a_save(struct scene *s)
     pause_arm(points[s->number], 2);
     save = engine_save(&s->engine, NEW, N_NEW);
     // All was copied, late, and all words were written.
-    ck_assert_int_eq(kvc_wait(s->engine.client, save, ENGINE_MS, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(s->engine.client, save, wait_patient_ms(ENGINE_MS), &outcome),
+                     KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_DEADLINE);
     ck_assert_uint_eq(outcome.published, 64);
     ck_assert_uint_eq(outcome.dropped, N_NEW - 64);

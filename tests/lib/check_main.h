@@ -18,7 +18,7 @@
 // Time limits in seconds, before the multiplier KVC_TEST_TIMEOUT_MULTIPLIER, on a machine that has
 // nothing else to do. On a busy one everything that is only waited for may take CHECK_PATIENCE
 // times as long: limits and deadlines end what hangs, and measure nothing.
-#define CHECK_PATIENCE 4
+#define CHECK_PATIENCE 10
 #define CHECK_UNIT_S   5
 #define CHECK_LIFE_S   30
 #define CHECK_LONG_S   120

@@ -10,6 +10,7 @@
 #include "client/ctl/content.h"
 #include "tests/lib/check_main.h"
 #include "tests/lib/gpu.h"
+#include "tests/lib/wait.h"
 
 static const uint32_t slice_bytes[ENGINE_SLICES] = {4096, 1000, 8192};
 
@@ -17,11 +18,6 @@ static const uint32_t slice_bytes[ENGINE_SLICES] = {4096, 1000, 8192};
 #define MEMORY_BYTES ((size_t)ENGINE_BLOCKS * BLOCK_BYTES)
 #define POISON       0xa5
 #define TRAP_BYTES   4096u // a page
-
-static int patient_ms(void)
-{
-    return (int)(ENGINE_MS * check_time_multiplier());
-}
 
 // Slice s of all blocks lies behind slice s - 1 of all blocks, as an engine's layers do.
 static uint8_t *slice_at(const struct engine *e, uint32_t slice, uint32_t block)
@@ -78,6 +74,7 @@ static kvc_status connect_with_peers(struct engine *e, const char *socket, kvc_r
                                  .connect_ms = ms,
                                  .lookup_ms = ms,
                                  .save_ms = ms,
+                                 .load_ms = ms,
                                  .remote_ms = remote_ms};
 
     *e = (struct engine){.fd = -1};
@@ -91,7 +88,7 @@ static kvc_status try_connect(struct engine *e, const char *socket, kvc_role rol
 
 void engine_connect(struct engine *e, const char *socket, kvc_role role)
 {
-    kvc_status status = try_connect(e, socket, role, (uint32_t)patient_ms());
+    kvc_status status = try_connect(e, socket, role, wait_patient_ms(ENGINE_MS));
 
     ck_assert_msg(status == KVC_OK, "connect: %s", kvc_text(status));
 }
@@ -298,7 +295,7 @@ static void wait_published(struct engine *e, uint64_t save, uint32_t published)
 {
     kvc_outcome outcome;
 
-    succeed(e, kvc_wait(e->client, save, (uint32_t)patient_ms(), &outcome), "wait");
+    succeed(e, kvc_wait(e->client, save, wait_patient_ms(ENGINE_MS), &outcome), "wait");
     ck_assert_msg(outcome.status == KVC_OK, "the save ended: %s", kvc_text(outcome.status));
     ck_assert_uint_eq(outcome.published, published);
     ck_assert_uint_eq(outcome.dropped, 0);
@@ -396,7 +393,7 @@ struct admin_stats engine_stats(kvc_client *client)
 void engine_open_with_peers(struct engine *e, const char *socket, uint32_t remote_ms)
 {
     kvc_status status =
-        connect_with_peers(e, socket, KVC_ROLE_WORKER, (uint32_t)patient_ms(), remote_ms);
+        connect_with_peers(e, socket, KVC_ROLE_WORKER, wait_patient_ms(ENGINE_MS), remote_ms);
 
     ck_assert_msg(status == KVC_OK, "connect: %s", kvc_text(status));
     engine_register(e, 1);
@@ -411,7 +408,7 @@ uint32_t engine_lookup_all(struct engine *e, uint32_t first, uint32_t n)
             "lookup");
     fetch = e->lease.fetch;
     if (fetch != 0) {
-        succeed(e, kvc_remote(e->client, fetch, (uint32_t)patient_ms(), NULL), "remote");
+        succeed(e, kvc_remote(e->client, fetch, wait_patient_ms(ENGINE_MS), NULL), "remote");
         succeed(e,
                 kvc_lookup(e->client, request, &e->part, 1, make_keys(first, n), n, 0, &e->lease),
                 "lookup again");

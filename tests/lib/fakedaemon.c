@@ -16,6 +16,7 @@
 #include "tests/lib/proc.h"
 #include "tests/lib/random.h"
 #include "tests/lib/tmpdir.h"
+#include "tests/lib/wait.h"
 
 #define PAGE_BYTES ((size_t)KVC_PAGE_WORDS * KVC_PAGE_STRIDE)
 
@@ -222,8 +223,12 @@ void fake_thaw(struct fake *fake)
 
 kvc_client *fake_connect(const struct fake *fake, kvc_role role)
 {
-    const kvc_options options = {
-        .socket = fake->socket, .role = role, .connect_ms = 5000, .lookup_ms = 5000};
+    const kvc_options options = {.socket = fake->socket,
+                                 .role = role,
+                                 .connect_ms = wait_patient_ms(5000),
+                                 .lookup_ms = wait_patient_ms(5000),
+                                 .save_ms = wait_patient_ms(5000),
+                                 .load_ms = wait_patient_ms(5000)};
     kvc_client *client = NULL;
 
     ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);

@@ -12,9 +12,9 @@
 #include "tests/lib/tmpdir.h"
 #include "tests/lib/wait.h"
 
-#define ARGS_MAX   16
-#define START_MS   5000
-#define PATIENCE_S 20
+#define ARGS_MAX 16
+#define START_MS 5000
+#define ANSWER_S 5
 
 in_port_t http_port(unsigned n)
 {
@@ -47,7 +47,7 @@ struct daemon *http_daemon(const char *const extra_args[], in_port_t *port)
 
 bool http_ask(in_port_t port, const char *request, struct http *answer)
 {
-    const struct timeval patience = {.tv_sec = PATIENCE_S};
+    const struct timeval patience = {.tv_sec = wait_patient_ms(ANSWER_S * 1000) / 1000};
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
     int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     size_t n = 0;

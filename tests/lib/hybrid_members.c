@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/lib/kv.h"
+#include "tests/lib/wait.h"
 
 #define TOKENS 16u
 #define BLOCKS 128u // of each group's KV cache
@@ -32,9 +33,10 @@ kvc_client *hybrid_connect(const char *socket, kvc_role role)
 {
     const kvc_options options = {.socket = socket,
                                  .role = role,
-                                 .connect_ms = HYBRID_MS,
-                                 .lookup_ms = HYBRID_MS,
-                                 .save_ms = HYBRID_MS};
+                                 .connect_ms = wait_patient_ms(HYBRID_MS),
+                                 .lookup_ms = wait_patient_ms(HYBRID_MS),
+                                 .save_ms = wait_patient_ms(HYBRID_MS),
+                                 .load_ms = wait_patient_ms(HYBRID_MS)};
     kvc_client *client;
 
     ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
@@ -298,7 +300,8 @@ static void load_group(uint32_t g, struct hybrid_load *a)
 
         if (g == HYBRID_FULL && layer == 0 && a->spoil < n)
             sums[a->spoil] ^= 1;
-        ck_assert(status == KVC_OK || (a->spoil < PROMPT && status == KVC_E_CHECKSUM));
+        ck_assert_msg(status == KVC_OK || (a->spoil < PROMPT && status == KVC_E_CHECKSUM), "%s",
+                      kvc_text(status));
     }
     for (uint32_t i = 0; i < n && a->layers == LAYERS; i++) {
         if (blocks[i] == KVC_NO_BLOCK)

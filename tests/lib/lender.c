@@ -7,10 +7,10 @@
 bool lender_open(struct lender *l, struct daemon *d, uint64_t prompt)
 {
     const kvc_options options = {.socket = daemon_socket(d),
-                                 .connect_ms = 5000,
-                                 .save_ms = 5000,
-                                 .lookup_ms = 5000,
-                                 .load_ms = 5000};
+                                 .connect_ms = wait_patient_ms(5000),
+                                 .save_ms = wait_patient_ms(5000),
+                                 .lookup_ms = wait_patient_ms(5000),
+                                 .load_ms = wait_patient_ms(5000)};
 
     kv_init(&l->kv, (const uint32_t[]){512, 36}, 2, LENDER_BLOCKS);
     kv_keys(prompt, 0, LENDER_BLOCKS, l->keys);
@@ -46,7 +46,7 @@ void lender_publish(struct lender *l)
     uint64_t id;
 
     ck_assert_int_eq(lender_save_all(l, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(l->client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(l->client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_OK);
     ck_assert_uint_eq(outcome.dropped, 0);
 }

@@ -1,4 +1,5 @@
 #include "tests/lib/prompt.h"
+#include "tests/lib/wait.h"
 
 #include <check.h>
 
@@ -6,10 +7,10 @@ bool prompt_open(struct prompt *p, const char *socket, kvc_role role)
 {
     const kvc_options options = {.socket = socket,
                                  .role = role,
-                                 .connect_ms = 5000,
-                                 .save_ms = 5000,
-                                 .lookup_ms = 5000,
-                                 .load_ms = 5000};
+                                 .connect_ms = wait_patient_ms(5000),
+                                 .save_ms = wait_patient_ms(5000),
+                                 .lookup_ms = wait_patient_ms(5000),
+                                 .load_ms = wait_patient_ms(5000)};
 
     kv_init(&p->kv, (const uint32_t[]){512, 36}, 2, PROMPT_BLOCKS);
     if (role == KVC_ROLE_SCHEDULER) // copies nothing, whoever does

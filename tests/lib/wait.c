@@ -15,12 +15,15 @@ static uint64_t real_now_us(void)
     return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
+uint32_t wait_patient_ms(int deadline_ms)
+{
+    return (uint32_t)(deadline_ms * CHECK_PATIENCE * check_time_multiplier());
+}
+
 struct wait_poll wait_start(int deadline_ms)
 {
-    const double patience = CHECK_PATIENCE * check_time_multiplier();
-
     return (struct wait_poll){
-        .deadline_us = real_now_us() + (uint64_t)(deadline_ms * 1000.0 * patience),
+        .deadline_us = real_now_us() + wait_patient_ms(deadline_ms) * (uint64_t)1000,
         .pause_us = PAUSE_FIRST_US,
     };
 }

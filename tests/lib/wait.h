@@ -24,6 +24,9 @@
     ck_assert_msg(wait_until(condition, deadline_ms), "not within %d ms: %s", (int)(deadline_ms),  \
                   #condition)
 
+// What a call of the library is given as its deadline, likewise.
+uint32_t wait_patient_ms(int deadline_ms);
+
 struct wait_poll {
     uint64_t deadline_us;
     uint64_t pause_us;

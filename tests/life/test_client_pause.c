@@ -51,7 +51,7 @@ START_TEST(process_stops_where_it_was_told)
     ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
     if (load) {
         ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
-        ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+        ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     }
     child = proc_fork();
     if (child == 0) {
@@ -95,7 +95,8 @@ START_TEST(process_goes_on_after_a_stop)
         if (!prompt_open(&c, daemon_socket(d), KVC_ROLE_WORKER))
             _exit(1);
         pause_arm("save.before_word", 2);
-        _exit(prompt_save(&c, &id) == KVC_OK && kvc_wait(c.client, id, 5000, &outcome) == KVC_OK &&
+        _exit(prompt_save(&c, &id) == KVC_OK &&
+                      kvc_wait(c.client, id, wait_patient_ms(5000), &outcome) == KVC_OK &&
                       outcome.published == PROMPT_BLOCKS
                   ? 0
                   : 2);

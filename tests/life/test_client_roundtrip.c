@@ -17,7 +17,10 @@ static kvc_client *client;
 
 static void begin(const char *const *args)
 {
-    kvc_options options = {.connect_ms = 5000, .save_ms = 5000, .lookup_ms = 5000, .load_ms = 5000};
+    kvc_options options = {.connect_ms = wait_patient_ms(5000),
+                           .save_ms = wait_patient_ms(5000),
+                           .lookup_ms = wait_patient_ms(5000),
+                           .load_ms = wait_patient_ms(5000)};
 
     daemon_ = daemon_start(args);
     options.socket = daemon_socket(daemon_);
@@ -55,7 +58,7 @@ static void await_published(uint64_t id, uint32_t n)
 {
     kvc_outcome outcome;
 
-    ck_assert_int_eq(kvc_wait(client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_OK);
     ck_assert_uint_eq(outcome.published, n);
     ck_assert_uint_eq(outcome.dropped, 0);
@@ -293,7 +296,7 @@ static bool save_prefix(kvc_part part, const uint8_t *keys, const uint32_t *ids,
     uint32_t blocks = 0;
 
     if (id != 0)
-        ck_assert_int_eq(kvc_wait(client, id, 5000, NULL), KVC_OK);
+        ck_assert_int_eq(kvc_wait(client, id, wait_patient_ms(5000), NULL), KVC_OK);
     ck_assert_int_eq(kvc_probe(client, &part, 1, keys, at + n, &blocks), KVC_OK);
     return blocks == at + n;
 }
@@ -394,7 +397,7 @@ START_TEST(cancel_after_the_words_keeps_what_is_published)
     kv_ids(0, 8, ids);
     id = save(part, keys, ids, 8, NULL);
     // Whatever comes first, each key counts once.
-    ck_assert_int_eq(kvc_cancel(client, id, 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_cancel(client, id, wait_patient_ms(2000), &outcome), KVC_OK);
     ck_assert_uint_eq(outcome.published + outcome.dropped, 8);
     ck_assert_int_eq(kvc_wait(client, id, 0, &outcome), KVC_E_UNKNOWN);
     kv_free(&kv);

@@ -43,7 +43,7 @@ START_TEST(two_processes_share)
 
         _exit(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER) &&
                       prompt_save(&w, &id) == KVC_OK &&
-                      kvc_wait(w.client, id, 5000, &outcome) == KVC_OK &&
+                      kvc_wait(w.client, id, wait_patient_ms(5000), &outcome) == KVC_OK &&
                       outcome.published == PROMPT_BLOCKS
                   ? 0
                   : 1);
@@ -66,7 +66,7 @@ START_TEST(readers_load_and_cannot_write)
     begin();
     ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
     ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     child = proc_fork();
     if (child == 0) {
         volatile uint8_t *slab;
@@ -112,7 +112,7 @@ START_TEST(S35_lease_is_adopted_by_another_process)
     }
     ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
     ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     ck_assert(prompt_open(&s, daemon_socket(d), KVC_ROLE_SCHEDULER));
     ck_assert_uint_eq(prompt_lookup(&s, &lease), PROMPT_BLOCKS);
     memcpy(shared->token, lease.token, KVC_TOKEN_BYTES);
@@ -141,7 +141,7 @@ START_TEST(daemon_killed_and_started_again)
     epoch = kvc_boot_epoch(w.client);
     ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
     daemon_restart_killed(d);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert(outcome.status == KVC_E_DISCONNECTED || outcome.status == KVC_OK);
     wait_for(kvc_ping(w.client) == KVC_E_DISCONNECTED, 2000);
     ck_assert_int_eq(prompt_save(&w, &id), KVC_E_DISCONNECTED);
@@ -152,7 +152,7 @@ START_TEST(daemon_killed_and_started_again)
     // The same handle, in a daemon that has never heard of it.
     ck_assert_uint_eq(prompt_lookup(&w, &lease), 0);
     ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_uint_eq(outcome.published, PROMPT_BLOCKS);
     ck_assert(prompt_verify(&w));
     prompt_close(&w);
@@ -169,7 +169,7 @@ START_TEST(reconnect_to_the_same_daemon)
     begin();
     ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
     ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     session = kvc_session(w.client);
     ck_assert_int_eq(kvc_reconnect(w.client), KVC_OK);
     ck_assert_uint_ne(kvc_session(w.client), session);
@@ -184,7 +184,9 @@ END_TEST
 // It maps nothing, whatever has been granted to its tenant since.
 START_TEST(S40_a_scheduler_reconnects)
 {
-    kvc_options options = {.role = KVC_ROLE_SCHEDULER, .connect_ms = 5000, .lookup_ms = 5000};
+    kvc_options options = {.role = KVC_ROLE_SCHEDULER,
+                           .connect_ms = wait_patient_ms(5000),
+                           .lookup_ms = wait_patient_ms(5000)};
     struct prompt w = {0}, s = {0};
     kvc_slice slices[KV_SLICES_MAX];
     kvc_part_desc desc;
@@ -204,7 +206,7 @@ START_TEST(S40_a_scheduler_reconnects)
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(kvc_reconnect(s.client), KVC_OK);
         ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
-        ck_assert(id == 0 || kvc_wait(w.client, id, 5000, NULL) == KVC_OK);
+        ck_assert(id == 0 || kvc_wait(w.client, id, wait_patient_ms(5000), NULL) == KVC_OK);
         ck_assert_int_eq(
             kvc_lookup(s.client, 0, &s.part, 1, w.keys, PROMPT_BLOCKS, 0, &(kvc_lease){0}), KVC_OK);
     }
@@ -240,13 +242,13 @@ START_TEST(stopped_daemon)
     ck_assert_int_eq(kvc_connect(&options, &late), KVC_E_DEADLINE);
     ck_assert_uint_lt(rpc_now_us() - before, 3000000 * check_time_multiplier());
     daemon_thaw(d);
-    w.client->save_ms = w.client->lookup_ms = 5000;
+    w.client->save_ms = w.client->lookup_ms = wait_patient_ms(5000);
     ck_assert_int_eq(kvc_ping(w.client), KVC_OK);
     wait_for(prompt_owes_nothing(&w), 5000);
     ck_assert_uint_eq(prompt_figures(&w).blocks, 0);
     ck_assert_uint_eq(prompt_figures(&w).tiers[0].used_slots, 0);
     ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     ck_assert(prompt_verify(&w));
     prompt_close(&w);
     daemon_stop(d);
@@ -272,7 +274,7 @@ START_TEST(forked_child_leaves_the_session_alone)
     }
     proc_wait_ok(child, 5000);
     ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     ck_assert(prompt_verify(&w));
     prompt_close(&w);
     daemon_stop(d);
@@ -307,7 +309,7 @@ static void *live_in_a_thread(void *arg)
 
     for (int i = 0; i < 20 && ok; i++) {
         ok = prompt_save(w, &id) == KVC_OK &&
-             (id == 0 || kvc_wait(w->client, id, 5000, NULL) == KVC_OK);
+             (id == 0 || kvc_wait(w->client, id, wait_patient_ms(5000), NULL) == KVC_OK);
         // Another thread may be filling the same keys.
         ok = ok && wait_until(prompt_verify(w), 5000) &&
              (i % 7 || kvc_reconnect(w->client) == KVC_OK);

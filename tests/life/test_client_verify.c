@@ -21,7 +21,10 @@ static uint8_t valid[N];
 
 static void begin(bool checksums)
 {
-    kvc_options options = {.connect_ms = 5000, .save_ms = 5000, .lookup_ms = 5000, .load_ms = 5000};
+    kvc_options options = {.connect_ms = wait_patient_ms(5000),
+                           .save_ms = wait_patient_ms(5000),
+                           .lookup_ms = wait_patient_ms(5000),
+                           .load_ms = wait_patient_ms(5000)};
     kvc_save_entry entry = {0, keys, ids, N, NULL};
     const kvc_save_args args = {.entries = &entry, .n_entries = 1, .no_checksums = !checksums};
     uint64_t id;
@@ -41,7 +44,7 @@ static void begin(bool checksums)
     for (uint32_t i = 0; i < N; i++)
         kv_fill(&kv, i, i);
     ck_assert_int_eq(kvc_save(client, &args, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, id, wait_patient_ms(5000), NULL), KVC_OK);
 }
 
 static void end(void)

@@ -16,7 +16,7 @@
 static kvc_client *connect_to(struct daemon *d)
 {
     kvc_options options = {
-        .socket = daemon_socket(d), .role = KVC_ROLE_OPERATOR, .connect_ms = 5000};
+        .socket = daemon_socket(d), .role = KVC_ROLE_OPERATOR, .connect_ms = wait_patient_ms(5000)};
     kvc_client *client;
 
     ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);

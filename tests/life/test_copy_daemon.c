@@ -61,7 +61,7 @@ START_TEST(S14_failure_at_every_chunk)
     daemon_log_expect(d, "copy failed");
     daemon_fault_arm(d, "copier.copy", (uint32_t)_i, 1);
     ck_assert_int_eq(lender_save_all(&w, &id), KVC_OK);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_uint_eq(daemon_fault_fired(d, "copier.copy"), 1);
     ck_assert_int_eq(outcome.status, KVC_E_DEVICE);
     ck_assert_uint_eq(outcome.published + outcome.dropped, LENDER_BLOCKS);
@@ -165,16 +165,16 @@ START_TEST(F45_suspend_waits_for_a_gather)
     ck_assert_int_eq(lender_save(&w, 1, &other), KVC_E_BUSY);
     ck_assert_int_eq(kvc_ping(watcher.client), KVC_OK);
     lender_let_copies_go(d);
-    ck_assert_int_eq(kvc_suspend(w.client, w.part, 5000), KVC_OK);
+    ck_assert_int_eq(kvc_suspend(w.client, w.part, wait_patient_ms(5000)), KVC_OK);
     // From here on nobody reads: what is written now is in no block.
     for (uint32_t i = 0; i < LENDER_BLOCKS; i++)
         kv_fill(&w.kv, i, 7000 + i);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_uint_eq(outcome.published, LENDER_BLOCKS);
     lender_verify(&watcher, LENDER_BLOCKS);
     ck_assert_uint_eq(lender_lookup(&w, &lease), LENDER_BLOCKS);
     ck_assert_int_eq(lender_load(&w, lease.id, LENDER_BLOCKS, NULL), KVC_E_BUSY);
-    ck_assert_int_eq(kvc_suspend(w.client, w.part, 5000), KVC_OK);
+    ck_assert_int_eq(kvc_suspend(w.client, w.part, wait_patient_ms(5000)), KVC_OK);
     ck_assert_int_eq(kvc_resume(w.client, w.part), KVC_OK);
     ck_assert_int_eq(lender_load(&w, lease.id, LENDER_BLOCKS, NULL), KVC_OK);
     ck_assert(kv_holds(&w.kv, LENDER_BLOCKS - 1, LENDER_BLOCKS - 1));
@@ -196,7 +196,7 @@ START_TEST(S16_cancelled_save_ends_with_its_copies)
     ck_assert_uint_gt(lender_figures(&watcher).quarantined_slots, 0);
     ck_assert_int_eq(kvc_wait(w.client, id, 0, &outcome), KVC_E_DEADLINE);
     lender_let_copies_go(d);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
     ck_assert_uint_eq(outcome.published, 0);
     ck_assert_uint_eq(outcome.dropped, LENDER_BLOCKS);

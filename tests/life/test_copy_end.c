@@ -41,10 +41,11 @@ START_TEST(F11_late_load_leaves_its_destinations_alone)
     if (_i == 0) {
         ck_assert_int_eq(lender_save_all(&greedy, &id), KVC_OK); // and nobody else is served
         wait_for(lender_copies_are_held(d), 5000);
-        ck_assert_int_eq(lender_load(&w, lease.id, LENDER_BLOCKS, valid), KVC_E_DEADLINE);
+        // One whose end is not known in time either may be BUSY.
+        wait_for(lender_load(&w, lease.id, LENDER_BLOCKS, valid) == KVC_E_DEADLINE, 5000);
         ck_assert_uint_eq(lender_figures(&watcher).open_loads, 0);
         lender_let_copies_go(d);
-        ck_assert_int_eq(kvc_wait(greedy.client, id, 5000, NULL), KVC_OK);
+        ck_assert_int_eq(kvc_wait(greedy.client, id, wait_patient_ms(5000), NULL), KVC_OK);
         for (uint32_t i = 0; i < LENDER_BLOCKS; i++)
             ck_assert(!valid[i] && kv_cleared(&w.kv, i));
     } else {
@@ -52,14 +53,14 @@ START_TEST(F11_late_load_leaves_its_destinations_alone)
         ck_assert_uint_eq(lender_figures(&watcher).open_loads, 1);
         ck_assert_int_eq(kvc_suspend(w.client, w.part, 20), KVC_E_DEADLINE);
         lender_let_copies_go(d);
-        ck_assert_int_eq(kvc_suspend(w.client, w.part, 5000), KVC_OK);
+        ck_assert_int_eq(kvc_suspend(w.client, w.part, wait_patient_ms(5000)), KVC_OK);
         lender_clear(&w); // nothing comes any more
         ck_assert_int_eq(kvc_resume(w.client, w.part), KVC_OK);
         for (uint32_t i = 0; i < LENDER_BLOCKS; i++)
             ck_assert(!valid[i] && kv_cleared(&w.kv, i));
     }
     wait_for(lender_none_owed(&watcher), 5000);
-    w.client->load_ms = 5000;
+    w.client->load_ms = wait_patient_ms(5000);
     ck_assert_int_eq(lender_load(&w, lease.id, LENDER_BLOCKS, valid), KVC_OK);
     ck_assert(kv_holds(&w.kv, LENDER_BLOCKS - 1, LENDER_BLOCKS - 1));
     lender_close(&w);
@@ -86,13 +87,13 @@ START_TEST(late_save_is_given_up)
     ck_assert_int_eq(kvc_wait(w.client, id, 20, &outcome), KVC_E_DEADLINE);
     ck_assert_int_eq(kvc_cancel(w.client, id, 20, &outcome), KVC_E_DEADLINE);
     daemon_thaw(d);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     for (uint32_t i = 0; i < LENDER_BLOCKS; i++)
         kv_fill(&w.kv, i, 7000 + i);
     wait_for(lender_none_owed(&watcher), 5000);
     n = lender_hits(&watcher);
     lender_verify(&watcher, n);
-    w.client->save_ms = 5000;
+    w.client->save_ms = wait_patient_ms(5000);
     lender_publish(&w);
     lender_verify(&watcher, LENDER_BLOCKS);
     lender_close(&w);
@@ -134,7 +135,7 @@ START_TEST(F18_arguments_are_read_before_the_call_returns)
     memset(w.keys, 0xee, sizeof(w.keys));
     memset(w.ids, 0xee, sizeof(w.ids));
     lender_let_copies_go(d);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     lender_verify(&watcher, LENDER_BLOCKS);
     lender_close(&w);
     end();
@@ -145,6 +146,7 @@ END_TEST
 START_TEST(reconnect_waits_for_copies_of_the_old_session)
 {
     struct lender w = {0};
+    kvc_status status;
     kvc_lease lease;
 
     begin();
@@ -154,10 +156,12 @@ START_TEST(reconnect_waits_for_copies_of_the_old_session)
     lender_hold_copies(d);
     w.client->load_ms = (uint32_t)(30 * check_time_multiplier());
     ck_assert_int_eq(lender_load(&w, lease.id, LENDER_BLOCKS, NULL), KVC_E_BUSY);
+    // That no answer came in time is of a busy machine.
     w.client->connect_ms = 50;
-    ck_assert_int_eq(kvc_reconnect(w.client), KVC_E_BUSY);
+    wait_for((status = kvc_reconnect(w.client)) != KVC_E_DEADLINE, 5000);
+    ck_assert_int_eq(status, KVC_E_BUSY);
     lender_let_copies_go(d);
-    w.client->connect_ms = w.client->load_ms = 5000;
+    w.client->connect_ms = w.client->load_ms = wait_patient_ms(5000);
     ck_assert_int_eq(kvc_reconnect(w.client), KVC_OK);
     lender_clear(&w);
     ck_assert_uint_eq(lender_lookup(&w, &lease), LENDER_BLOCKS);
@@ -182,7 +186,7 @@ START_TEST(stopping_daemon_ends_its_copies)
     kill(daemon_pid(d), SIGTERM);
     wait_for(lender_save(&w, 1, &other) == KVC_E_STOPPING, 5000);
     lender_let_copies_go(d);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_uint_eq(outcome.published, LENDER_BLOCKS);
     lender_close(&w);
     daemon_stop(d);
@@ -201,9 +205,9 @@ START_TEST(unregistered_part_is_unmapped)
     ck_assert_int_eq(kvc_unregister(w.client, w.part), KVC_E_DEADLINE);
     ck_assert_int_eq(kvc_unregister(w.client, w.part), KVC_E_DEADLINE);
     lender_let_copies_go(d);
-    w.client->connect_ms = 5000;
+    w.client->connect_ms = wait_patient_ms(5000);
     ck_assert_int_eq(kvc_unregister(w.client, w.part), KVC_OK);
-    ck_assert_int_eq(kvc_wait(w.client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     ck_assert_int_eq(kvc_register(w.client, &w.kv.desc, &w.part), KVC_OK);
     ck_assert_int_eq(lender_save(&w, LENDER_BLOCKS, &id), KVC_OK);
     ck_assert_uint_eq(id, 0);

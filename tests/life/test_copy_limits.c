@@ -58,8 +58,11 @@ static kvc_status save_slice(kvc_part part, uint32_t slice)
 START_TEST(S9_calls_whose_copies_do_not_end_are_bounded)
 {
     struct daemon *d = daemon_start((const char *[]){"--gpu-bytes", "32M", NULL});
-    const kvc_options options = {
-        .socket = daemon_socket(d), .role = KVC_ROLE_WORKER, .connect_ms = MS, .save_ms = MS};
+    const kvc_options options = {.socket = daemon_socket(d),
+                                 .role = KVC_ROLE_WORKER,
+                                 .connect_ms = wait_patient_ms(MS),
+                                 .lookup_ms = wait_patient_ms(MS),
+                                 .save_ms = wait_patient_ms(MS)};
     int fd = memfd_create("lent", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     kvc_outcome outcome;
     kvc_part part;
@@ -81,7 +84,7 @@ START_TEST(S9_calls_whose_copies_do_not_end_are_bounded)
     // What has ended makes room.
     daemon_fault_off(d, "copier.late");
     wait_for(save_slice(part, CALLS) == KVC_OK, MS);
-    ck_assert_int_eq(kvc_cancel(client, save, MS, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_cancel(client, save, wait_patient_ms(MS), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
     kvc_close(client);
     munmap(memory, BYTES);

@@ -11,6 +11,7 @@
 #include "tests/lib/daemon.h"
 #include "tests/lib/talk_worker.h"
 #include "tests/lib/tmpdir.h"
+#include "tests/lib/wait.h"
 
 #define N 300u
 
@@ -233,7 +234,7 @@ static void sees_only_its_own(struct scene *s)
 {
     static const char *const lists[] = {"blocks", "layouts", "leases", "namespaces", "clients"};
     const kvc_options options = {
-        .socket = s->socket, .role = KVC_ROLE_OPERATOR, .connect_ms = 5000};
+        .socket = s->socket, .role = KVC_ROLE_OPERATOR, .connect_ms = wait_patient_ms(5000)};
     kvc_client *client;
 
     actor_become_somebody_else();

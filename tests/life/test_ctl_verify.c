@@ -95,7 +95,7 @@ END_TEST
  */
 START_TEST(it_reads_no_faster_than_it_is_told_and_can_be_ended)
 {
-    kvc_options options = {.role = KVC_ROLE_OPERATOR, .connect_ms = 5000};
+    kvc_options options = {.role = KVC_ROLE_OPERATOR, .connect_ms = wait_patient_ms(5000)};
     struct admin_verify v = {.running = false};
     kvc_client *operator_;
     struct scene s;

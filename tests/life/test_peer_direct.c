@@ -239,7 +239,7 @@ START_TEST(T13_a_source_is_killed_in_each_state)
     kill_source();
     wait_for(is_lost(), MS);
     daemon_fault_off(p.daemons[1], "*");
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     if (_i == ANSWERING)
         ck_assert_uint_eq(blocks, 0);
     wait_for(held() == 0, MS);
@@ -269,7 +269,7 @@ START_TEST(T13_a_source_that_hangs_while_it_is_read)
     }
     ck_assert_int_eq(engine_try_lookup(&b, 100, BLOCKS), KVC_OK);
     wait_for(pair_row(p.daemons[0], "asks", 0).running == 4, MS);
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 0);
     ck_assert_uint_eq(held(), BLOCKS);
     wait_for(daemon_log_count(p.daemons[1], "a batch does not come to its end") > 0, MS);

@@ -130,8 +130,12 @@ END_TEST
 /* A worker of a model that has but a sliding window. */
 static kvc_client *open_sliding(const struct daemon *daemon, struct kv *kv, kvc_part *part)
 {
-    const kvc_options options = {
-        .socket = daemon_socket(daemon), .save_ms = MS, .lookup_ms = MS, .remote_ms = 2000};
+    const kvc_options options = {.socket = daemon_socket(daemon),
+                                 .connect_ms = wait_patient_ms(MS),
+                                 .save_ms = wait_patient_ms(MS),
+                                 .load_ms = wait_patient_ms(MS),
+                                 .lookup_ms = wait_patient_ms(MS),
+                                 .remote_ms = 2000};
     kvc_client *worker;
 
     ck_assert_int_eq(kvc_connect(&options, &worker), KVC_OK);
@@ -153,7 +157,7 @@ static void save_sliding(kvc_client *worker, kvc_part part, const uint8_t *keys)
     kv_ids(0, SLIDING, ids);
     ck_assert_int_eq(kvc_save(worker, &(kvc_save_args){.entries = &entry, .n_entries = 1}, &id),
                      KVC_OK);
-    ck_assert_int_eq(kvc_wait(worker, id, MS, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(worker, id, wait_patient_ms(MS), &outcome), KVC_OK);
 }
 
 START_TEST(T17_models_without_a_full_part_are_in_it)
@@ -172,7 +176,7 @@ START_TEST(T17_models_without_a_full_part_are_in_it)
     save_sliding(workers[0], parts[0], keys);
     wait_for(count_keys(0) == SLIDING, MS);
     ck_assert_int_eq(kvc_lookup(workers[1], 1, &parts[1], 1, keys, SLIDING, 0, &lease), KVC_OK);
-    ck_assert_int_eq(kvc_remote(workers[1], lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(workers[1], lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, SLIDING);
     for (int i = 0; i < 2; i++) {
         kvc_close(workers[i]);
@@ -389,7 +393,7 @@ START_TEST(T18_named_peers_need_no_directory)
     for (int i = 0; i < 2; i++)
         daemon_log_expect(p.daemons[i], "directory lost");
     engine_open(&a, daemon_socket(p.daemons[0]));
-    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 20);
     engine_verify_all(&b, 100, 20);
     for (int i = 0; i < 2; i++)

@@ -25,7 +25,7 @@ static void begin(uint32_t n, const char *mode)
 
     pair_open(&p, n, args);
     engine_open(&a, daemon_socket(p.daemons[0]));
-    engine_open_with_peers(&b, daemon_socket(p.daemons[n - 1]), MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[n - 1]), wait_patient_ms(MS));
 }
 
 static void end(void)
@@ -149,15 +149,15 @@ START_TEST(T1_two_that_load_from_each_other)
     uint32_t blocks;
 
     pair_open(&p, 2, args);
-    engine_open_with_peers(&a, daemon_socket(p.daemons[0]), MS);
-    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&a, daemon_socket(p.daemons[0]), wait_patient_ms(MS));
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 400);
     engine_put(&b, 5000, 400);
     ck_assert_int_eq(engine_try_lookup(&a, 5000, 400), KVC_OK);
     ck_assert_int_eq(engine_try_lookup(&b, 100, 400), KVC_OK);
-    ck_assert_int_eq(kvc_remote(a.client, a.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(a.client, a.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 400);
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 400);
     engine_verify(&a, 5000, 400);
     engine_verify(&b, 100, 400);
@@ -173,7 +173,7 @@ START_TEST(T16_fetches_of_one_source_take_turns)
     uint32_t blocks;
 
     begin(2, "views");
-    engine_open_with_peers(&c, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&c, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 512);
     engine_put(&a, 5000, 64);
     daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
@@ -183,11 +183,11 @@ START_TEST(T16_fetches_of_one_source_take_turns)
     wait_for(engine_stats(b.client).filling_slots == 512 + 64, MS);
     /* Those two, the other fetch's, and one more. */
     daemon_fault_arm(p.daemons[0], "peer.pack_late", 4, UINT32_MAX);
-    ck_assert_int_eq(kvc_remote(c.client, c.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(c.client, c.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 64);
     ck_assert_uint_lt(asked().batches, 9);
     daemon_fault_off(p.daemons[0], "*");
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_eq(blocks, 512);
     engine_close(&c);
     let_holds_end();
@@ -348,7 +348,7 @@ START_TEST(T11_the_wire_goes_on_while_a_batch_is_unpacked)
     wait_for(pair_row(p.daemons[0], "asks", 0).batches == 2, MS);
     ck_assert_uint_eq(asked().batches, 0);
     daemon_fault_off(p.daemons[1], "*");
-    ck_assert_int_eq(kvc_remote(b.client, lease.fetch, MS, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, lease.fetch, wait_patient_ms(MS), NULL), KVC_OK);
     engine_verify(&b, 100, 256);
     let_holds_end();
     end();
@@ -379,7 +379,7 @@ START_TEST(two_lookups_of_the_same_blocks)
     kvc_lease lease;
 
     begin(2, "views");
-    engine_open_with_peers(&c, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&c, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 128);
     daemon_fault_arm(p.daemons[0], "peer.pack_late", 0, UINT32_MAX);
     ck_assert_int_eq(engine_try_lookup(&b, 100, 128), KVC_OK);
@@ -387,8 +387,8 @@ START_TEST(two_lookups_of_the_same_blocks)
     ck_assert_int_eq(engine_try_lookup(&c, 100, 128), KVC_OK);
     ck_assert_int_eq(kvc_remote(c.client, c.lease.fetch, 0, NULL), KVC_E_DEADLINE);
     daemon_fault_off(p.daemons[0], "*");
-    ck_assert_int_eq(kvc_remote(b.client, lease.fetch, MS, NULL), KVC_OK);
-    ck_assert_int_eq(kvc_remote(c.client, c.lease.fetch, MS, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, lease.fetch, wait_patient_ms(MS), NULL), KVC_OK);
+    ck_assert_int_eq(kvc_remote(c.client, c.lease.fetch, wait_patient_ms(MS), NULL), KVC_OK);
     engine_verify(&b, 100, 128);
     engine_verify(&c, 100, 128);
     ck_assert_uint_eq(asked().useful, 128 * BLOCK);
@@ -411,7 +411,7 @@ START_TEST(T12_what_is_flushed_meanwhile_does_not_come)
     wait_for(pair_row(p.daemons[0], "asks", 0).running == 2, MS);
     ck_assert_int_eq(kvc_flush(flushes->client, flushes->part, NULL), KVC_OK);
     daemon_fault_off(p.daemons[0], "*");
-    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, wait_patient_ms(MS), &blocks), KVC_OK);
     ck_assert_uint_le(blocks, _i == 0 ? 0 : 128); /* two batches were read before */
     ck_assert_uint_eq(engine_probe(&b, 100, 256), blocks);
     ck_assert_uint_eq(engine_probe(flushes, 100, 256), 0);

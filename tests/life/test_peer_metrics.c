@@ -4,6 +4,7 @@
 #include "tests/lib/exposition.h"
 #include "tests/lib/http.h"
 #include "tests/lib/pair.h"
+#include "tests/lib/wait.h"
 
 #define BLOCK_BYTES (4096 + 1000 + 8192) // of an engine, without padding
 
@@ -18,7 +19,7 @@ START_TEST(F26_what_peers_bring_is_counted_at_both_ends)
     pair_open(&p, 2, args);
     engine_open(&there, daemon_socket(p.daemons[0]));
     engine_put(&there, 1, 8);
-    engine_open_with_peers(&here, daemon_socket(p.daemons[1]), ENGINE_MS);
+    engine_open_with_peers(&here, daemon_socket(p.daemons[1]), wait_patient_ms(ENGINE_MS));
     engine_verify_all(&here, 1, 8);
     http_get(http_port(2), "/metrics", &answer);
     exposition_check(answer.body);

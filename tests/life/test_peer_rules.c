@@ -31,8 +31,12 @@ static uint8_t keys[PROMPT * KVC_KEY_BYTES];
 
 static void open_worker(struct worker *w, const struct daemon *d)
 {
-    const kvc_options options = {
-        .socket = daemon_socket(d), .save_ms = MS, .lookup_ms = MS, .remote_ms = MS};
+    const kvc_options options = {.socket = daemon_socket(d),
+                                 .connect_ms = wait_patient_ms(MS),
+                                 .save_ms = wait_patient_ms(MS),
+                                 .load_ms = wait_patient_ms(MS),
+                                 .lookup_ms = wait_patient_ms(MS),
+                                 .remote_ms = wait_patient_ms(MS)};
 
     ck_assert_int_eq(kvc_connect(&options, &w->client), KVC_OK);
     kv_init(&w->kv[FULL], (const uint32_t[]){512, 36}, 2, PROMPT);
@@ -85,7 +89,7 @@ static void save(uint32_t worker, uint32_t part, uint32_t first, uint32_t last)
     ck_assert_int_eq(kvc_save(w->client, &(kvc_save_args){.entries = &entry, .n_entries = 1}, &id),
                      KVC_OK);
     ck_assert_uint_ne(id, 0);
-    ck_assert_int_eq(kvc_wait(w->client, id, MS, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(w->client, id, wait_patient_ms(MS), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_OK);
 }
 
@@ -108,7 +112,8 @@ static void fetch(kvc_lease *lease)
 
     look(7, lease);
     ck_assert_uint_eq(lease->remote, PROMPT - lease->blocks);
-    ck_assert_int_eq(kvc_remote(asker()->client, lease->fetch, MS, &blocks), KVC_OK);
+    ck_assert_int_eq(kvc_remote(asker()->client, lease->fetch, wait_patient_ms(MS), &blocks),
+                     KVC_OK);
     look(7, lease);
     if (lease->fetch != 0)
         ck_assert_int_eq(kvc_decline(asker()->client, lease->fetch), KVC_OK);

@@ -54,8 +54,8 @@ static void begin(void)
             (const char *const[]){"--peers", listen[0], "--peer-listen", listen[i + 1], NULL});
     for (uint32_t i = 0; i < 2; i++) {
         wait_for(is_open(shared, i) && is_open(single[i], 0), MS);
-        engine_open_with_peers(&tenant[i], sockets[i], MS);
-        engine_open_with_peers(&peer[i], daemon_socket(single[i]), MS);
+        engine_open_with_peers(&tenant[i], sockets[i], wait_patient_ms(MS));
+        engine_open_with_peers(&peer[i], daemon_socket(single[i]), wait_patient_ms(MS));
     }
 }
 
@@ -146,7 +146,7 @@ START_TEST(a_tenant_without_peers_asks_nobody)
 
     begin();
     engine_put(&peer[0], MINE, BLOCKS);
-    engine_open_with_peers(&e, daemon_socket(shared), MS);
+    engine_open_with_peers(&e, daemon_socket(shared), wait_patient_ms(MS));
     ck_assert_int_eq(engine_try_lookup(&e, MINE, BLOCKS), KVC_OK);
     ck_assert_uint_eq(e.lease.remote, 0);
     engine_close(&e);

@@ -6,6 +6,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/kv.h"
+#include "tests/lib/wait.h"
 
 #define TOKENS 16u
 #define PROMPT 1500u // blocks: two packets
@@ -21,10 +22,13 @@ static uint32_t ids[PROMPT], tail[PROMPT];
 static void begin(void)
 {
     d = daemon_start(NULL);
-    ck_assert_int_eq(
-        kvc_connect(&(kvc_options){.socket = daemon_socket(d), .save_ms = 5000, .lookup_ms = 5000},
-                    &client),
-        KVC_OK);
+    ck_assert_int_eq(kvc_connect(&(kvc_options){.socket = daemon_socket(d),
+                                                .connect_ms = wait_patient_ms(5000),
+                                                .save_ms = wait_patient_ms(5000),
+                                                .load_ms = wait_patient_ms(5000),
+                                                .lookup_ms = wait_patient_ms(5000)},
+                                 &client),
+                     KVC_OK);
     kv_init(&full, (const uint32_t[]){512, 36}, 2, PROMPT);
     kv_init(&window, (const uint32_t[]){1000}, 1, PROMPT);
     full.desc.block_tokens = window.desc.block_tokens = TOKENS;
@@ -60,7 +64,7 @@ static void save(uint32_t part, uint32_t first, uint32_t n, const uint32_t *bloc
     ck_assert_int_eq(kvc_save(client, &args, &id), KVC_OK);
     if (id == 0)
         return;
-    ck_assert_int_eq(kvc_wait(client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_OK);
 }
 
@@ -137,7 +141,7 @@ START_TEST(S5_blocks_that_a_group_does_not_have)
         ck_assert_int_eq(mine[0][i], blocks[i] == KVC_NO_BLOCK ? KVC_KEY_SKIPPED : KVC_KEY_SAVED);
         ck_assert_int_eq(mine[1][i], KVC_KEY_SKIPPED);
     }
-    ck_assert_int_eq(kvc_wait(client, id, 5000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, id, wait_patient_ms(5000), NULL), KVC_OK);
     ck_assert_int_eq(kvc_probe(client, parts, 1, keys, 8, &n), KVC_OK);
     ck_assert_uint_eq(n, 1);
     for (uint32_t i = 0; i < 8; i++) {

@@ -21,8 +21,11 @@ static uint32_t ids[N];
 
 static kvc_client *connect_worker(struct kv *memory, kvc_part *made)
 {
-    const kvc_options options = {
-        .socket = daemon_socket(d), .save_ms = 5000, .lookup_ms = 5000, .connect_ms = 5000};
+    const kvc_options options = {.socket = daemon_socket(d),
+                                 .save_ms = wait_patient_ms(5000),
+                                 .load_ms = wait_patient_ms(5000),
+                                 .lookup_ms = wait_patient_ms(5000),
+                                 .connect_ms = wait_patient_ms(5000)};
     kvc_client *c;
 
     kv_init(memory, (const uint32_t[]){512, 36, 1000, 16, 4096, 7}, LAYERS, N);
@@ -85,7 +88,7 @@ static void save_layers(void)
         for (uint32_t k = 0; k < N; k++)
             ck_assert_int_eq(states[k], KVC_KEY_SAVED);
     }
-    ck_assert_int_eq(kvc_wait(client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_OK);
     ck_assert_uint_eq(outcome.published, N);
 }
@@ -178,7 +181,7 @@ START_TEST(S9_a_save_by_slices_that_is_given_up)
     ck_assert_int_eq(save(2, LAYERS, id, &again), KVC_E_INVALID);
     ck_assert_int_eq(save(2, 1, id + 1, &again), KVC_E_UNKNOWN);
     ck_assert_int_eq(save(2, 1, id, &again), KVC_OK);
-    ck_assert_int_eq(kvc_cancel(client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_cancel(client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
     ck_assert_uint_eq(outcome.dropped, N);
     ck_assert_int_eq(save(3, 3, id, &again), KVC_E_UNKNOWN);
@@ -215,7 +218,7 @@ START_TEST(S9_S5_layers_of_several_prompts)
         ck_assert_int_eq(kvc_save(client, &args, &id), KVC_OK);
         ck_assert_uint_ne(id, 0);
     }
-    ck_assert_int_eq(kvc_wait(client, id, 5000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_OK);
     ck_assert_uint_eq(outcome.published, 90);
     ck_assert_uint_eq(probe(), 30);
@@ -246,9 +249,9 @@ START_TEST(S14_slices_whose_answer_is_late)
     daemon_freeze(d);
     client->save_ms = 200;
     ck_assert_int_eq(save(2, 1, id, &again), KVC_E_DEADLINE);
-    client->save_ms = 5000;
+    client->save_ms = wait_patient_ms(5000);
     daemon_thaw(d);
-    ck_assert_int_eq(kvc_wait(client, id, 10000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, id, wait_patient_ms(10000), &outcome), KVC_OK);
     ck_assert_int_ne(outcome.status, KVC_OK);
     ck_assert_int_eq(save(3, 1, id, &again), KVC_E_UNKNOWN);
     save_layers();

@@ -105,7 +105,7 @@ START_TEST(bad_extents_are_refused)
 {
     struct fake *fake = fake_start(bad_map_hook);
     const kvc_options options = {.socket = fake->socket,
-                                 .connect_ms = _i == MAP_ENDLESS ? 100 : 5000};
+                                 .connect_ms = _i == MAP_ENDLESS ? 100 : wait_patient_ms(5000)};
     kvc_client *client;
     struct kv kv;
     kvc_part part;

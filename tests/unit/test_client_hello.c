@@ -13,6 +13,7 @@
 #include "tests/lib/kv.h"
 #include "tests/lib/proc.h"
 #include "tests/lib/tmpdir.h"
+#include "tests/lib/wait.h"
 
 static uint64_t elapsed_ms(uint64_t since_us)
 {
@@ -269,7 +270,7 @@ START_TEST(bad_hello_is_refused)
 {
     struct fake *fake = fake_start(bad_hello_hook);
     const kvc_options options = {.socket = fake->socket,
-                                 .connect_ms = _i == HELLO_SILENCE ? 50 : 5000};
+                                 .connect_ms = _i == HELLO_SILENCE ? 50 : wait_patient_ms(5000)};
     uint64_t before = rpc_now_us();
     kvc_client *client;
 
@@ -285,7 +286,7 @@ START_TEST(failed_reconnect_is_tried_again)
 {
     struct fake *fake = fake_start(bad_hello_hook);
     kvc_client *client;
-    kvc_options options = {.socket = fake->socket, .connect_ms = 5000};
+    kvc_options options = {.socket = fake->socket, .connect_ms = wait_patient_ms(5000)};
     struct kv kv;
     kvc_part part;
     int fds;
@@ -304,7 +305,7 @@ START_TEST(failed_reconnect_is_tried_again)
         ck_assert_int_eq(proc_count_fds(getpid()), fds - 1);
     }
     fake->shared->mode[0] = HELLO_KINDS;
-    client->connect_ms = 5000;
+    client->connect_ms = wait_patient_ms(5000);
     ck_assert_int_eq(kvc_reconnect(client), KVC_OK);
     ck_assert_uint_eq(fake->shared->drained_session, 1);
     ck_assert_int_eq(kvc_ping(client), KVC_OK);
@@ -353,7 +354,7 @@ END_TEST
 START_TEST(F29_no_number_left_for_a_descriptor)
 {
     struct fake *fake = fake_start(NULL);
-    const kvc_options options = {.socket = fake->socket, .connect_ms = 5000};
+    const kvc_options options = {.socket = fake->socket, .connect_ms = wait_patient_ms(5000)};
     struct rlimit limit, saved;
     kvc_client *client;
     char why[200];

@@ -22,9 +22,13 @@ static void begin(fake_hook *hook, kvc_options options)
 {
     fake = fake_start(hook);
     options.socket = fake->socket;
-    options.connect_ms = 5000;
+    options.connect_ms = wait_patient_ms(5000);
+    if (options.save_ms == 0)
+        options.save_ms = wait_patient_ms(5000);
+    if (options.load_ms == 0)
+        options.load_ms = wait_patient_ms(5000);
     if (options.lookup_ms == 0)
-        options.lookup_ms = 5000;
+        options.lookup_ms = wait_patient_ms(5000);
     ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
     kv_init(&kv, (const uint32_t[]){512, 37}, 2, BLOCKS);
     ck_assert_int_eq(kvc_register(client, &kv.desc, &part), KVC_OK);

@@ -19,11 +19,12 @@ static kvc_lease lease;
 
 static void begin(fake_hook *hook, uint32_t lookup_ms)
 {
-    kvc_options options = {.role = KVC_ROLE_SCHEDULER, .lookup_ms = lookup_ms ? lookup_ms : 5000};
+    kvc_options options = {.role = KVC_ROLE_SCHEDULER,
+                           .lookup_ms = lookup_ms ? lookup_ms : wait_patient_ms(5000)};
 
     fake = fake_start(hook);
     options.socket = fake->socket;
-    options.connect_ms = 5000;
+    options.connect_ms = wait_patient_ms(5000);
     ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
     kv_init(&kv, (const uint32_t[]){512}, 1, 1);
     kv.slices[0].base = NULL;

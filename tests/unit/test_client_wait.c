@@ -14,7 +14,9 @@ static kvc_part part;
 
 static void begin(fake_hook *hook, uint32_t save_ms)
 {
-    kvc_options options = {.connect_ms = 5000, .save_ms = save_ms, .lookup_ms = 5000};
+    kvc_options options = {.connect_ms = wait_patient_ms(5000),
+                           .save_ms = save_ms,
+                           .lookup_ms = wait_patient_ms(5000)};
 
     fake = fake_start(hook);
     options.socket = fake->socket;
@@ -188,15 +190,15 @@ START_TEST(wait_tells_the_outcome_once)
     begin(hook, 5000);
     fake->shared->mode[0] = DONE_WITH_REPLY;
     ck_assert_int_eq(save_one(&save), KVC_OK);
-    ck_assert_int_eq(kvc_wait(client, save, 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, save, wait_patient_ms(2000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_OK);
     ck_assert_uint_eq(outcome.published, 1);
-    ck_assert_int_eq(kvc_wait(client, save, 2000, &outcome), KVC_E_UNKNOWN);
+    ck_assert_int_eq(kvc_wait(client, save, wait_patient_ms(2000), &outcome), KVC_E_UNKNOWN);
     ck_assert_int_eq(kvc_wait(client, 12345, 0, &outcome), KVC_E_UNKNOWN);
     ck_assert_int_eq(kvc_cancel(client, save, 100, &outcome), KVC_E_UNKNOWN);
     // Without an interest in how.
     ck_assert_int_eq(save_one(&save), KVC_OK);
-    ck_assert_int_eq(kvc_wait(client, save, 2000, NULL), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, save, wait_patient_ms(2000), NULL), KVC_OK);
     end();
 }
 END_TEST
@@ -234,11 +236,11 @@ START_TEST(broken_session_ends_its_saves)
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(save_one(&saves[i]), KVC_OK);
     kill(fake->pid, SIGKILL);
-    ck_assert_int_eq(kvc_wait(client, saves[0], 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, saves[0], wait_patient_ms(2000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_DISCONNECTED);
-    ck_assert_int_eq(kvc_cancel(client, saves[1], 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_cancel(client, saves[1], wait_patient_ms(2000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_DISCONNECTED);
-    ck_assert_int_eq(kvc_wait(client, 4711, 2000, &outcome), KVC_E_DISCONNECTED);
+    ck_assert_int_eq(kvc_wait(client, 4711, wait_patient_ms(2000), &outcome), KVC_E_DISCONNECTED);
     ck_assert_int_eq(kvc_reconnect(client), KVC_E_DISCONNECTED);
     ck_assert_int_eq(kvc_wait(client, saves[2], 0, &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_DISCONNECTED);
@@ -267,7 +269,7 @@ START_TEST(cancel_answers_with_the_outcome)
 
     begin(hook, 5000);
     ck_assert_int_eq(save_one(&save), KVC_OK);
-    ck_assert_int_eq(kvc_cancel(client, save, 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_cancel(client, save, wait_patient_ms(2000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
     ck_assert_uint_eq(outcome.dropped, 1);
     ck_assert_uint_eq(fake->shared->abort_save, save);
@@ -289,7 +291,7 @@ START_TEST(late_answer_to_a_cancel_counts)
     ck_assert_int_eq(kvc_cancel(client, save, 10, &outcome), KVC_E_DEADLINE);
     ck_assert_int_eq(kvc_wait(client, save, 0, &outcome), KVC_E_DEADLINE);
     ck_assert_int_eq(kvc_ping(client), KVC_OK);
-    ck_assert_int_eq(kvc_wait(client, save, 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, save, wait_patient_ms(2000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_CANCELLED);
     end();
 }
@@ -304,12 +306,12 @@ START_TEST(cancel_after_the_end)
     begin(hook, 5000);
     ck_assert_int_eq(save_one(&save), KVC_OK);
     fake->shared->mode[0] = DONE_BEFORE_ABORT;
-    ck_assert_int_eq(kvc_cancel(client, save, 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_cancel(client, save, wait_patient_ms(2000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_OK);
     ck_assert_uint_eq(outcome.published, 1);
     ck_assert_int_eq(save_one(&save), KVC_OK);
     fake->shared->mode[0] = UNKNOWN_ABORT;
-    ck_assert_int_eq(kvc_cancel(client, save, 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_cancel(client, save, wait_patient_ms(2000), &outcome), KVC_OK);
     ck_assert_int_eq(outcome.status, KVC_E_UNKNOWN);
     end();
 }
@@ -327,7 +329,7 @@ START_TEST(outcomes_that_nobody_fetches_are_forgotten)
         ck_assert_int_eq(save_one(&last), KVC_OK);
     ck_assert_uint_eq(client->saves.n, SAVES_MAX);
     ck_assert_int_eq(kvc_wait(client, first, 0, &outcome), KVC_E_UNKNOWN);
-    ck_assert_int_eq(kvc_wait(client, last, 2000, &outcome), KVC_OK);
+    ck_assert_int_eq(kvc_wait(client, last, wait_patient_ms(2000), &outcome), KVC_OK);
     end();
 }
 END_TEST

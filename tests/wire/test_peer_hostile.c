@@ -28,7 +28,7 @@ static void begin(void)
 
     pair_open(&p, 2, args);
     engine_open(&a, daemon_socket(p.daemons[0]));
-    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 100);
 }
 
@@ -52,7 +52,7 @@ static int dial(void)
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                                   .sin_port = htons((uint16_t)p.ports[0])};
-    struct timeval patience = {.tv_sec = 10};
+    struct timeval patience = {.tv_sec = wait_patient_ms(5000) / 1000};
     int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     ck_assert_int_ge(sock, 0);
@@ -187,7 +187,7 @@ START_TEST(T13_who_says_nothing_keeps_nobody_out)
         socks[i] = dial();
     daemon_restart_killed(p.daemons[1]);
     wait_for(pair_look(p.daemons[1], "serves", 0, &row) && strcmp(row.state, "open") == 0, MS);
-    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     for (int i = 0; i < SILENT - 256; i++)
         expect_closed(socks[i]);
     end();

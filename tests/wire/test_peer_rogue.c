@@ -158,7 +158,7 @@ static void begin(const char *mode)
     snprintf(silence, sizeof(silence), "%.0fms", 2000 * check_time_multiplier());
     d = daemon_start(
         (const char *[]){"--peers", list, "--transfer", mode, "--peer-time", silence, NULL});
-    engine_open_with_peers(&b, daemon_socket(d), MS);
+    engine_open_with_peers(&b, daemon_socket(d), wait_patient_ms(MS));
     wait_for(is_open(), MS);
     ck_assert_int_eq(engine_try_lookup(&b, 100, BLOCKS), KVC_OK);
     wait_for(turn() && queries == 1, MS);

@@ -35,7 +35,7 @@ START_TEST(peers_with_the_same_secret)
 
     pair_open(&p, 2, args);
     engine_open(&a, daemon_socket(p.daemons[0]));
-    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), MS);
+    engine_open_with_peers(&b, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 100);
     engine_verify_all(&b, 100, 100);
     engine_close(&a);
