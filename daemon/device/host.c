@@ -223,10 +223,17 @@ static kvc_status host_extent_export(struct device_slab *slab, uint32_t extent, 
     return KVC_OK;
 }
 
-/*
- * What Linux before 5.14 leaves: fallocate, which can say no, and a write to each page that changes
- * nothing, also while somebody else writes there.
- */
+/* A write that changes nothing, also while somebody else writes there. Of an addition of nothing a
+ * compiler may make a barrier. */
+static void touch(_Atomic uint8_t *at)
+{
+    uint8_t was = atomic_load(at);
+
+    while (!atomic_compare_exchange_weak(at, &was, was))
+        ;
+}
+
+/* What Linux before 5.14 leaves: fallocate, which can say no, and a write to each page. */
 static int make_pages_by_touching(struct device_slab *slab, uint32_t extent, uint64_t offset,
                                   uint64_t bytes)
 {
@@ -237,7 +244,7 @@ static int make_pages_by_touching(struct device_slab *slab, uint32_t extent, uin
         if (errno != EINTR)
             return -errno;
     for (uint64_t at = offset; at < offset + bytes; at = (at / page + 1) * page)
-        atomic_fetch_or(base + at, 0);
+        touch(base + at);
     return 0;
 }
 
