@@ -16,6 +16,12 @@
 static struct pair p;
 static struct engine a, b; /* workers of the first daemon, and of the second, which asks */
 
+/* Long before the peer's part of the time is over; valgrind needs that for itself. */
+static bool is_soon(const struct timespec *before, const struct timespec *after)
+{
+    return check_valgrind() || after->tv_sec - before->tv_sec < REMOTE_MS / 6000;
+}
+
 static void begin(void)
 {
     const char *const args[] = {"--transfer", "views", NULL};
@@ -62,7 +68,7 @@ START_TEST(peers_find_nothing_at_once)
     clock_gettime(CLOCK_MONOTONIC, &after);
     engine_release(&b);
     /* It was told so, and did not wait for an answer. */
-    ck_assert_int_lt(after.tv_sec - before.tv_sec, REMOTE_MS / 6000);
+    ck_assert(is_soon(&before, &after));
     ck_assert_uint_eq(pair_row(p.daemons[0], "asks", 0).batches, batches);
     ck_assert_str_eq(pair_row(p.daemons[1], "serves", 0).state, "open");
     undo(p.daemons[0]);
@@ -112,7 +118,7 @@ START_TEST(what_is_asked_of_peers_ends)
     ck_assert_int_eq(kvc_remote(b.client, b.lease.fetch, REMOTE_MS, &blocks), KVC_OK);
     clock_gettime(CLOCK_MONOTONIC, &after);
     ck_assert_uint_eq(blocks, 0);
-    ck_assert_int_lt(after.tv_sec - before.tv_sec, REMOTE_MS / 6000);
+    ck_assert(is_soon(&before, &after));
     ck_assert_int_eq(engine_try_lookup(&b, 100, 20), KVC_E_STOPPING);
     daemon_thaw(p.daemons[0]);
     undo(p.daemons[1]);
