@@ -134,6 +134,7 @@ static void load_given_up(struct scene *s)
     kvc_load_args args = {.count = N_OLD, .blocks = ids};
     kvc_lease lease;
 
+    engine_load_ms(100);
     lend(s);
     ck_assert_uint_eq(engine_lookup(&s->engine, OLD, N_OLD), N_OLD);
     lease = s->engine.lease;

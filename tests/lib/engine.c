@@ -65,6 +65,13 @@ void engine_lends(bool yes)
     lends = yes ? LENDS : KEEPS;
 }
 
+static uint32_t load_ms; // 0: as for everything else
+
+void engine_load_ms(uint32_t ms)
+{
+    load_ms = ms;
+}
+
 static kvc_status connect_with_peers(struct engine *e, const char *socket, kvc_role role,
                                      uint32_t ms, uint32_t remote_ms)
 {
@@ -74,7 +81,7 @@ static kvc_status connect_with_peers(struct engine *e, const char *socket, kvc_r
                                  .connect_ms = ms,
                                  .lookup_ms = ms,
                                  .save_ms = ms,
-                                 .load_ms = ms,
+                                 .load_ms = load_ms > 0 ? load_ms : ms,
                                  .remote_ms = remote_ms};
 
     *e = (struct engine){.fd = -1};

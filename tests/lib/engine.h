@@ -31,6 +31,10 @@ struct engine {
 // check_copies_by_daemon() says.
 void engine_lends(bool lends);
 
+// For how long engines of this process that connect from now on wait for a load that the daemon
+// copies, and again for its end: of tests in which it does not come.
+void engine_load_ms(uint32_t ms);
+
 // Connects and says HELLO, no more.
 void engine_connect(struct engine *e, const char *socket, kvc_role role);
 
