@@ -4,6 +4,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/debug.h"
 #include "daemon/base/log.h"
+#include "daemon/base/mem.h"
 #include "daemon/config_source.h"
 #include "daemon/server.h"
 
@@ -15,6 +16,7 @@ int main(int argc, char **argv)
     char why[CONFIG_WHY_MAX];
     int rc;
 
+    mem_start();
     debug_start();
     switch (config_load(&config, &source, why)) {
     case CONFIG_HELP:

@@ -1,7 +1,15 @@
 #include "daemon/base/mem.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+
+// Without fast bins: they are consolidated by the next large allocation, which is that of a save.
+// Its reply then took a twentieth longer, and a third at the 99th percentile (`kvcachectl bench`).
+void mem_start(void)
+{
+    mallopt(M_MXFAST, 0);
+}
 
 #ifdef KVC_DEBUG
 

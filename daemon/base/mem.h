@@ -7,6 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// At the start of the process, before other threads.
+void mem_start(void);
+
 void *mem_alloc(size_t size) __attribute__((malloc, alloc_size(1)));
 void *mem_zalloc(size_t size) __attribute__((malloc, alloc_size(1)));
 
