@@ -143,30 +143,39 @@ static Kvcache__AbortReply *reply_of_abort(struct talk_worker *w, uint32_t seq)
     return talk_reply(w->sock, seq, WIRE_ABORT, &kvcache__abort_reply__descriptor, NULL, NULL);
 }
 
+// A save of two blocks and an abort by its number, both there when the daemon wakes. The save's
+// reply; the number of the abort.
+static Kvcache__SaveReply *save_and_abort(struct daemon *d, struct talk_worker *w,
+                                          uint32_t *abort_seq)
+{
+    Kvcache__Abort m = KVCACHE__ABORT__INIT;
+    uint32_t seq;
+
+    daemon_freeze(d);
+    seq = talk_send_save(w, 100, 2, true);
+    m.request = seq;
+    m.never_all = true;
+    *abort_seq = talk_send(w->sock, WIRE_ABORT, &m.base);
+    daemon_thaw(d);
+    return talk_save_reply(w, seq);
+}
+
 // By the number of its request, while it waits for room.
 START_TEST(test_abort_of_a_waiting_save)
 {
     struct daemon *d = small_daemon();
     struct talk_worker w;
-    Kvcache__Abort m = KVCACHE__ABORT__INIT;
     Kvcache__SaveReply *saved;
     kvc_status status = KVC_E_UNKNOWN;
-    uint32_t seq, abort_seq;
+    uint32_t abort_seq;
 
     w = talk_worker_with_slots(daemon_socket(d), SLOT);
     daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
     publish(&w, 1, SLOTS);
-    // Both packets are there when the daemon wakes. One that loses the processor between them may
-    // have given up meanwhile.
+    // One that loses the processor between the packets may have given up meanwhile.
     for (int tries = 0; status != KVC_OK; tries++) {
         ck_assert_int_lt(tries, 20);
-        daemon_freeze(d);
-        seq = talk_send_save(&w, 100, 2, true);
-        m.request = seq;
-        m.never_all = true;
-        abort_seq = talk_send(w.sock, WIRE_ABORT, &m.base);
-        daemon_thaw(d);
-        saved = talk_save_reply(&w, seq);
+        saved = save_and_abort(d, &w, &abort_seq);
         ck_assert_uint_eq(saved->save, 0);
         talk_free(saved);
         status = talk_outcome(w.sock, abort_seq);
@@ -184,22 +193,15 @@ START_TEST(test_a_save_that_does_not_wait_for_room)
 {
     struct daemon *d = small_daemon();
     struct talk_worker w;
-    Kvcache__Abort m = KVCACHE__ABORT__INIT;
     Kvcache__SaveReply *saved;
-    uint32_t states[4], seq, abort_seq;
+    uint32_t states[4], abort_seq;
 
     w = talk_worker_with_slots(daemon_socket(d), SLOT);
     daemon_fault_arm(d, "mover.late", 0, UINT32_MAX);
     publish(&w, 1, SLOTS);
     w.no_wait = true;
     for (int i = 0; i < 20; i++) {
-        daemon_freeze(d);
-        seq = talk_send_save(&w, 100, 2, true);
-        m.request = seq;
-        m.never_all = true;
-        abort_seq = talk_send(w.sock, WIRE_ABORT, &m.base);
-        daemon_thaw(d);
-        saved = talk_save_reply(&w, seq);
+        saved = save_and_abort(d, &w, &abort_seq);
         count_states(saved, states);
         ck_assert_uint_eq(states[KVCACHE__KEY_STATE__KEY_SKIPPED], 2);
         talk_free(saved);
