@@ -232,7 +232,7 @@ static void send_fetch(struct batch *b)
         regions[i] = b->blocks[i].tier;
     }
     link_send(b->peer->control, &m);
-    ucx_worker_soon(b->peers->ask, true);
+    ucx_worker_soon(b->peers->ask);
 }
 
 void batch_result(struct peer *peer, const struct message_result *result)

@@ -93,7 +93,7 @@ static void answer(struct fetch *f)
 static void over(struct fetch *f)
 {
     fetch_release_all(f);
-    ucx_worker_soon(f->peers->ask, false);
+    ucx_worker_leave(f->peers->ask);
     answer(f);
     if (f->chunks_left > 0)
         fetch_set_state(f, FETCH_OVER);
@@ -283,6 +283,7 @@ kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
     f->bits = mem_array((size_t)FETCH_SETS * f->n_parts * f->words, sizeof(*f->bits));
     peers->n_fetches++;
     list_push_back(&peers->fetches, &f->link);
+    ucx_worker_join(peers->ask);
     status = f->keys != NULL && f->offers != NULL && f->missing != NULL && f->bits != NULL
                  ? filler_of(peers, want, &f->owner)
                  : KVC_E_NO_MEMORY;
@@ -291,6 +292,7 @@ kvc_status peers_fetch(struct peers *peers, const struct peers_want *want,
     if (status == KVC_OK && !fetch_ask(f))
         status = KVC_E_UNKNOWN;
     if (status != KVC_OK) {
+        ucx_worker_leave(peers->ask);
         fetch_free(f);
         return status;
     }

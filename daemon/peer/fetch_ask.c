@@ -74,7 +74,7 @@ void fetch_query(const struct fetch *f, struct peer *peer, uint64_t id, uint32_t
         }};
 
     link_send(peer->control, &m);
-    ucx_worker_soon(f->peers->ask, true);
+    ucx_worker_soon(f->peers->ask);
 }
 
 /* Of full parts a run of what is missing is leased at once; of others it is asked what is there,

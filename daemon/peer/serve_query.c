@@ -95,7 +95,7 @@ void serve_query(struct guest *g, const struct message_query *q)
     }
     link_send(g->control, &m);
     if (m.answer.lease != 0)
-        ucx_worker_soon(g->peers->serve, true);
+        ucx_worker_soon(g->peers->serve);
 }
 
 #endif

@@ -81,8 +81,11 @@ kvc_status ucx_worker_open(struct ucx *ucx, uv_loop_t *loop, const struct ucx_wo
 /* Its endpoints are closed. `done` when it is gone: its handles are then closed, too. */
 void ucx_worker_close(struct ucx_worker *worker, void (*done)(void *arg), void *arg);
 /* Something was asked or answered over a link, so that there will be more to do soon: for a moment
- * the loop stays awake, as it does while bytes are on their way. Or no longer. */
-void ucx_worker_soon(struct ucx_worker *worker, bool soon);
+ * the loop stays awake, as it does while bytes are on their way. */
+void ucx_worker_soon(struct ucx_worker *worker);
+/* For who asks, until he has all that he asked for: when the last leaves, the moment is over. */
+void ucx_worker_join(struct ucx_worker *worker);
+void ucx_worker_leave(struct ucx_worker *worker);
 /* By which it is known to those whom it calls; at random. */
 uint64_t ucx_worker_number(const struct ucx_worker *worker);
 /* At a port of UCX's own choice; 0: it does not listen. */

@@ -41,8 +41,9 @@ struct ucx_worker {
     uv_poll_t poll;
     uint32_t handles;
     uint32_t in_flight;    /* operations that have not completed */
-    uint64_t progress_ns;  /* when some was made last */
-    uint64_t soon_ns;      /* until then it stays awake */
+    uint64_t progress_us;  /* when some was made last */
+    uint64_t soon_us;      /* until then it stays awake */
+    uint32_t n_asking;     /* who have joined */
     struct list completed; /* operations whose done is due */
     struct list failed;    /* endpoints whose failure is to be told */
     struct list closing;   /* endpoints */

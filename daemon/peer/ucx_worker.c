@@ -9,15 +9,14 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "daemon/base/clock.h"
 #include "daemon/base/fault.h"
 #include "daemon/base/mem.h"
 
 #define AM_ID           7u
-#define PROGRESS_ROUNDS 64u /* of one turn of the loop: others want to be served too */
-#ifndef SPIN_NS
-#define SPIN_NS 50000u /* in which the other side's next bytes are better waited for awake */
-#endif
-#define SOON_NS 200000u /* the same of an answer, since who gives it may have to be woken */
+#define PROGRESS_ROUNDS 64u  /* of one turn of the loop: others want to be served too */
+#define SPIN_US         50u  /* in which the other side's next bytes are better waited for awake */
+#define SOON_US         200u /* the same of an answer, since who gives it may have to be woken */
 
 /* Completion. */
 
@@ -233,20 +232,32 @@ static void poll_cb(uv_poll_t *poll, int status, int events)
 /* While bytes are on their way, to fall asleep and be woken takes longer than the next ones. */
 static bool may_sleep(struct ucx_worker *w, bool progressed)
 {
-    const uint64_t now = uv_hrtime();
+    const uint64_t now = clock_now_us();
 
-    if (now < w->soon_ns)
+    if (now < w->soon_us)
         return false;
     if (w->in_flight == 0)
         return true;
     if (progressed)
-        w->progress_ns = now;
-    return now - w->progress_ns > SPIN_NS;
+        w->progress_us = now;
+    return now - w->progress_us > SPIN_US;
 }
 
-void ucx_worker_soon(struct ucx_worker *w, bool soon)
+void ucx_worker_soon(struct ucx_worker *w)
 {
-    w->soon_ns = soon ? uv_hrtime() + SOON_NS : 0;
+    w->soon_us = clock_now_us() + SOON_US;
+}
+
+void ucx_worker_join(struct ucx_worker *w)
+{
+    w->n_asking++;
+}
+
+void ucx_worker_leave(struct ucx_worker *w)
+{
+    assert(w->n_asking > 0);
+    if (--w->n_asking == 0)
+        w->soon_us = 0;
 }
 
 /*
@@ -359,7 +370,7 @@ static void poll_close_cb(uv_handle_t *handle)
 
 void ucx_worker_close(struct ucx_worker *w, void (*done)(void *arg), void *arg)
 {
-    assert(list_empty(&w->closing) && list_empty(&w->completed));
+    assert(list_empty(&w->closing) && list_empty(&w->completed) && w->n_asking == 0);
     w->gone = done;
     w->gone_arg = arg;
     uv_close((uv_handle_t *)&w->prepare, prepare_close_cb);
