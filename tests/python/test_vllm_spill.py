@@ -7,7 +7,7 @@ import support
 from stand_in import FullAttentionSpec, Request, SlidingWindowSpec, step
 from vllm_case import Case, layer_by_layer, prompt
 
-from kvcache_client.errors import BusyError
+from kvcache_client.errors import BusyError, DeviceError
 from kvcache_client.saves import KeyState, SaveEntry
 from kvcache_client.vllm.spill import merged, skipped
 from kvcache_client.vllm.streams import NoStreams, Reading
@@ -116,6 +116,29 @@ class Spill(Short):
         counts = engine.counts()
         self.assertEqual((counts["skipped_blocks"], counts["spilled_blocks"]), (2, 0))
         self.assertEqual(counts["dropped_saves"], 1)
+
+    def test_blocks_of_one_that_failed_may_still_be_read(self):
+        """Of several copies the first may be on its way when another cannot be enqueued."""
+        engine = self.engine(self.daemon())
+        worker = engine.workers[0]._worker
+        worker._streams = recorder = Recorder()
+        worker._reading = Reading(recorder)
+        self.short(engine)
+        client = worker._link.get()
+        save = client.save_entries
+
+        def fails_behind(entries, *, to_host=False, **how):
+            given = save(entries, to_host=to_host, **how)
+            if to_host:
+                raise DeviceError("the copy of chunk 1 failed")
+            return given
+
+        client.save_entries = fails_behind
+        request, other = Request(prompt(34)), Request(prompt(6))
+        engine.serve(request)
+        blocks = engine.tables[request.request_id][0]
+        engine.run(step(new=[(other.request_id, [blocks[6:8]], 0)], scheduled={}))
+        self.assertEqual(recorder.said.count("compute behind side"), 1)
 
     def test_there_is_none_without_a_host_tier(self):
         daemon = self.daemon("--host-bytes", "0")

@@ -412,12 +412,19 @@ class WorkerSide:
     ) -> bytes:
         """far: to the host tier; spilled: of what there is no room for in the other one."""
         stream = self._streams.side() if far else self._streams.compute()
-        save = client.save_entries(entries, stream=stream, to_host=spilled, no_wait=True)
-        if far and save.id:
-            self._reading.add(frozenset(b for e in entries for b in e.blocks if b is not None))
+        try:
+            save = client.save_entries(entries, stream=stream, to_host=spilled, no_wait=True)
+        except KvcacheError:
+            self._read_beside(entries, far)  # some copies may be under way
+            raise
+        self._read_beside(entries, far and save.id != 0)
         self._count(save, entries)
         self.counts["spilled_blocks"] += save.count(KeyState.SAVED) if spilled else 0
         return save.raw_states
+
+    def _read_beside(self, entries: List[SaveEntry], far: bool) -> None:
+        if far:
+            self._reading.add(frozenset(b for e in entries for b in e.blocks if b is not None))
 
     def _spill(self, client: Client, entries: List[SaveEntry], states: bytes) -> bytes:
         """What became of a save's blocks when those without room have been offered to the host
