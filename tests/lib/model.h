@@ -245,6 +245,8 @@ struct model {
 
     /* By the store's events alone: who has what, and how many. */
     bool told[TIER_COUNT][MODEL_PARTS][MODEL_KEYS];
+    uint64_t told_in[TIER_COUNT][MODEL_PARTS][MODEL_KEYS]; /* in which step it came */
+    uint64_t brief[TIER_COUNT][MODEL_PARTS][MODEL_KEYS];   /* ... and went again; 0: in none */
     uint32_t n_told, told_parents;
 
     struct store_stats expected; /* the counters that the model keeps */

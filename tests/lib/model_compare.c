@@ -166,6 +166,37 @@ static void was_dropped(struct model *m, enum tier_kind tier, uint32_t slot,
         m->expected.evictions++;
 }
 
+/* Nobody sees it, but it counts: proved, published, and evicted for others in one step. */
+static void was_brief(struct model *m, struct model_save *s, uint32_t i)
+{
+    const struct model_place *place = &s->assigned[i];
+
+    judge_publication(m, s, i);
+    if (is_excused(m, place->part, place->key)) {
+        count_excused(m, place->tier);
+        return;
+    }
+    m->expected.tier_evictions[place->tier]++;
+    m->expected.evictions += !model_is_ready_now(m, place->part, place->key);
+}
+
+static void find_brief(struct model *m)
+{
+    for (uint32_t i = 0; i < MODEL_SAVES; i++) {
+        struct model_save *s = &m->saves[i];
+
+        for (uint32_t k = 0; s->used && s->sealed && k < s->n_assigned; k++) {
+            const struct model_place *p = &s->assigned[k];
+            const struct table_slot *record = table_slot(m->table, p->tier, p->slot);
+
+            if (!s->published[k] && m->brief[p->tier][p->part][p->key] == m->step &&
+                m->seen[p->tier][p->slot].generation == p->generation &&
+                (record->generation != p->generation || record->state == SLOT_FREE))
+                was_brief(m, s, k);
+        }
+    }
+}
+
 static const struct model_save *filler(struct model *m, enum tier_kind tier, uint32_t slot,
                                        uint32_t generation, bool *unsealed)
 {
@@ -244,6 +275,7 @@ static void compare_slots(struct model *m)
     for (uint32_t i = 0; i < MODEL_MOVES; i++)
         if (m->moves[i].ended)
             count_move(m, &m->moves[i]);
+    find_brief(m);
     for (enum tier_kind t = 0; t < TIER_COUNT; t++)
         for (uint32_t i = 0; i < m->n_slots[t]; i++) {
             struct model_seen before = m->seen[t][i], now = look(m, t, i);

@@ -33,6 +33,10 @@ static void set(struct model *m, const struct store_event *event, uint32_t part,
                  here ? "in" : "out of", event->tier);
     *told = here;
     m->n_told += here ? 1 : -1u;
+    if (here)
+        m->told_in[event->tier][part][key] = m->step;
+    else if (m->told_in[event->tier][part][key] == m->step)
+        m->brief[event->tier][part][key] = m->step;
 }
 
 static void clear(struct model *m, uint32_t part)
