@@ -4,7 +4,7 @@
 import dataclasses
 
 import support
-from stand_in import FullAttentionSpec, Request, SlidingWindowSpec, step
+from stand_in import FullAttentionSpec, MambaSpec, Request, SlidingWindowSpec, step
 from vllm_case import Case, layer_by_layer, prompt
 
 from kvcache_client.errors import BusyError, DeviceError
@@ -99,6 +99,19 @@ class Spill(Short):
         for mine, waits in ((blocks[:2], 0), (blocks[6:8], 1)):
             engine.run(step(new=[(other.request_id, [mine], 0)], scheduled={}))
             self.assertEqual(recorder.said.count("compute behind side"), waits)
+
+    def test_where_states_are_nothing_is_read_beside_the_next_step(self):
+        """vLLM clears new blocks, and copies states to them, before it calls a connector."""
+        specs = [FullAttentionSpec(), MambaSpec(mamba_cache_mode="all")]
+        engine = self.engine(self.daemon(), specs)
+        worker = engine.workers[0]._worker
+        worker._streams = recorder = Recorder()
+        worker._reading = Reading(recorder)
+        self.short(engine)
+        engine.serve(Request(prompt(34)))
+        self.assertGreater(engine.counts()["waits_for_copies"], 0)
+        self.assertEqual(recorder.said[0], "side behind compute")
+        self.assertEqual(recorder.said[-1], "compute behind side")
 
     def test_one_that_fails_leaves_its_blocks_skipped(self):
         engine = self.engine(self.daemon())

@@ -86,6 +86,10 @@ def _log_as_vllm() -> None:
         ours.setLevel(theirs.getEffectiveLevel())
 
 
+def _pieces(config: Any) -> bool:
+    return getattr(config.cache_config, "prefix_match_unit", None) is not None
+
+
 def _hashing(config: Any, own: Optional[bool]) -> Tuple[bool, str]:
     """Whether blocks are hashed here, and what names the hashes: engines that agree on it give
     equal blocks equal hashes."""
@@ -98,8 +102,7 @@ def _hashing(config: Any, own: Optional[bool]) -> Tuple[bool, str]:
         seed = getattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED", None)
     if own is None:
         # Hashes of pieces that are shorter than blocks do not name blocks.
-        pieces = getattr(config.cache_config, "prefix_match_unit", None) is not None
-        own = seed is None or pieces or not config.cache_config.enable_prefix_caching
+        own = seed is None or _pieces(config) or not config.cache_config.enable_prefix_caching
     if own:
         return True, "kvcache_client chain 1"
     # Hashes of pickled tuples are those of one kind of Python.
@@ -208,6 +211,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             streams=TorchStreams(device) if on_gpu else NoStreams(),
             gpu=device if on_gpu else None,
             run_ahead=2 + self._config.parallel_config.pipeline_parallel_size,
+            early=_pieces(self._config),  # a block of which a piece was found is copied to a new one
         )
 
     def get_handshake_metadata(self) -> Optional[KvcacheHandshake]:

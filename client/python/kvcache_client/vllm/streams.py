@@ -146,7 +146,14 @@ class Reading:
     def overwritten(self, blocks: List[int]) -> int:
         """Compute is about to write these; how many marks it was put behind."""
         self._marks = [(m, b) for m, b in self._marks if not self._streams.passed(m)]
-        waits = [m for m, b in self._marks if not b.isdisjoint(blocks)]
-        for mark in waits:
+        return self._wait([m for m, b in self._marks if not b.isdisjoint(blocks)])
+
+    def all_overwritten(self) -> int:
+        """The same of whatever is read: nobody will say which blocks compute writes."""
+        marks, self._marks = self._marks, []
+        return self._wait([m for m, _ in marks if not self._streams.passed(m)])
+
+    def _wait(self, marks: List[Any]) -> int:
+        for mark in marks:
             self._streams.compute_after(mark)
-        return len(waits)
+        return len(marks)

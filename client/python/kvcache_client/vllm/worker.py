@@ -7,7 +7,8 @@ copies the pass is behind), poll() at the end, which may come before finish(). L
 stream before the forward pass, others on the side stream. Saves go behind the forward pass on the
 compute stream, or, to the host tier, on the side stream: when the daemon has only that, and what the
 GPU tier has no room for. Blocks that are still being read are not given to compute before that has
-ended. Nothing waits for room.
+ended: begin() has it wait for those that are new, or the save itself for all, where the engine writes
+to new blocks before begin() is called. Nothing waits for room.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class WorkerSide:
         streams: Optional[NoStreams] = None,
         gpu: object = None,
         run_ahead: int = 2,
+        early: bool = False,
         connect: Optional[Callable[[], Client]] = None,
     ) -> None:
         self.options, self.groups, self.host, self._gpu = options, tuple(groups), host, gpu
@@ -88,6 +90,8 @@ class WorkerSide:
         )
         self._streams = streams or NoStreams()
         self._reading = Reading(self._streams)
+        # Whether new blocks are written to before begin(): where states are, vLLM clears them first.
+        self._early = early or any(g.info.rule == Rule.STATE for g in self.groups)
         self._parts: List[Part] = []
         self._host_only = self._spills = False
         self._now: List[_Loading] = []  # this step's forward pass waits for them
@@ -425,6 +429,8 @@ class WorkerSide:
     def _read_beside(self, entries: List[SaveEntry], far: bool) -> None:
         if far:
             self._reading.add(frozenset(b for e in entries for b in e.blocks if b is not None))
+        if far and self._early:
+            self.counts["waits_for_copies"] += self._reading.all_overwritten()
 
     def _spill(self, client: Client, entries: List[SaveEntry], states: bytes) -> bytes:
         """What became of a save's blocks when those without room have been offered to the host
