@@ -68,16 +68,23 @@ void service_report(const struct service *s)
         link_send(s->guest->control, &m);
 }
 
+static bool give_stage(struct service *s)
+{
+    if (s->stage == PEERS_STAGES)
+        return false;
+    staging_give(s->peers, s->stage);
+    s->stage = PEERS_STAGES;
+    s->guest->n_staged--;
+    return true;
+}
+
 /* The one end of every service. */
 static void end(struct service *s, bool served)
 {
     struct guest *g = s->guest;
 
     list_remove(&s->link);
-    if (s->stage < PEERS_STAGES) {
-        staging_give(s->peers, s->stage);
-        g->n_staged--;
-    }
+    give_stage(s);
     if (!s->running) {
         g->n_waiting--;
     } else {
@@ -115,11 +122,17 @@ static void share_stage(struct peers *peers)
         serve_start_some(g);
 }
 
+void service_unstage(struct service *s)
+{
+    if (give_stage(s))
+        share_stage(s->peers);
+}
+
 void service_finish(struct service *s, bool served)
 {
     struct peers *peers = s->peers;
     struct guest *g = s->guest;
-    const bool staged = s->stage < PEERS_STAGES;
+    const bool staged = give_stage(s);
 
     end(s, served);
     if (staged)

@@ -44,6 +44,7 @@ void service_set_state(struct service *s, enum service_state state);
 const uint8_t *service_address(const struct service *s, uint32_t i);
 void service_report(const struct service *s); /* the RESULT, all is well */
 void service_refuse(struct guest *g, uint64_t id, kvc_status status);
+void service_unstage(struct service *s); /* what passed through is through; begins what waits */
 void service_finish(struct service *s, bool served); /* frees it, and begins what waits */
 
 /* serve_move.c: KVC_OK, or nothing has begun. */

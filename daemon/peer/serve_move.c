@@ -81,6 +81,8 @@ static void packed_cb(uv_work_t *work, int status)
     service_report(s);
     ucx_send(g->endpoint, next_op(s, sent_cb), &(struct ucx_tag){s->id, 0, s->n},
              lane_base(&g->lanes, s->lane), s->view_bytes, &g->lanes.memory);
+    /* It is sent from the guest's own memory: one that hangs holds up nobody else. */
+    service_unstage(s);
 }
 
 static kvc_status begin_views(struct service *s)

@@ -1,6 +1,9 @@
 /* Blocks that are only on a GPU, which no transport reaches: by host memory. */
 #ifdef KVC_UCX
 
+#include <unistd.h>
+
+#include "daemon/base/fault.h"
 #include "daemon/peer/serve.h"
 
 bool service_is_wanted(const struct service *s)
@@ -36,6 +39,8 @@ static void stage_cb(uv_work_t *work)
     uint32_t begun = 0;
     kvc_status settled;
 
+    while (fault_fires("peer.stage_late"))
+        usleep(1000);
     for (uint32_t i = 0, n; i < s->n && s->status == KVC_OK; i += n) {
         n = 1;
         if (!(s->staged & 1ull << i))
@@ -72,7 +77,7 @@ kvc_status service_stage(struct service *s)
         return KVC_E_DEVICE;
     if (s->bytes > VIEW_SLAB_BYTES)
         return KVC_E_LIMIT;
-    s->stage = staging_take(s->peers, s->guest->n_staged);
+    s->stage = staging_take(s->peers, s->guest);
     if (s->stage == PEERS_STAGES)
         return KVC_E_BUSY;
     s->guest->n_staged++;

@@ -34,8 +34,21 @@ void staging_close(struct peers *peers)
     peers->stage = NULL;
 }
 
-uint32_t staging_take(struct peers *peers, uint32_t held)
+/* Guests that may ask for a first one at any time. */
+static uint32_t count_without(const struct peers *peers)
 {
+    const struct guest *g;
+    uint32_t n = 0;
+
+    list_for_each(g, &peers->guests, link)
+        n += g->endpoint != NULL && g->control != NULL && g->control->state == LINK_OPEN &&
+             g->n_staged == 0;
+    return n;
+}
+
+uint32_t staging_take(struct peers *peers, const struct guest *guest)
+{
+    const uint32_t others = guest->n_staged > 0 ? count_without(peers) + 1 : 0;
     uint32_t n_free = 0, found = PEERS_STAGES;
 
     for (uint32_t i = 0; peers->stage != NULL && i < PEERS_STAGES; i++) {
@@ -44,7 +57,7 @@ uint32_t staging_take(struct peers *peers, uint32_t held)
         n_free++;
         found = i;
     }
-    if (n_free == 0 || (n_free == 1 && held > 0))
+    if (n_free <= others)
         return PEERS_STAGES;
     peers->stage_used[found] = true;
     return found;

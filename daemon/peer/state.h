@@ -195,9 +195,10 @@ const struct gpu_extent *gpu_extent_at(const struct peer *peer, uint64_t offset,
 /* staging.c: VIEW_SLAB_BYTES each. */
 kvc_status staging_open(struct peers *peers); /* before the loop runs */
 void staging_close(struct peers *peers);
-/* PEERS_STAGES: there is none for somebody who has so many. The last one is for those who have
- * none: what is sent from it to a guest that hangs stays taken until the guest is found silent. */
-uint32_t staging_take(struct peers *peers, uint32_t held);
+/* PEERS_STAGES: there is none for it now. What is sent from one to a guest that hangs stays taken
+ * until the guest is found silent, so nobody has a second one that would be missing when each of
+ * the others, and one more who is yet to come, wants a first. */
+uint32_t staging_take(struct peers *peers, const struct guest *guest);
 void staging_give(struct peers *peers, uint32_t stage);
 const uint8_t *staging_address(const struct peers *peers, uint32_t stage);
 /* Pool thread: begins to copy from the GPU tier, and waits for what was begun. */

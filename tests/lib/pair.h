@@ -10,7 +10,7 @@
 
 #include "tests/lib/daemon.h"
 
-#define PAIR_MAX 5u
+#define PAIR_MAX 6u
 
 // A row of `kvcachectl peers`.
 struct pair_row {
