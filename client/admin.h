@@ -11,6 +11,9 @@
 
 #include "client/kvcache.h"
 
+/* A number that the daemon is too old to tell. */
+#define ADMIN_UNKNOWN UINT64_MAX
+
 #define ADMIN_TIERS   2u /* gpu, host */
 #define ADMIN_WINDOWS 4u /* that a client of this version takes */
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "client/admin.h"
 #include "client/codec_bits.h"
 
 /* A message's memory is freed as a whole, by the scratch's next use. */
@@ -51,6 +52,20 @@ void *codec_unpack_body(struct codec_scratch *scratch, const ProtobufCMessageDes
         return NULL;
     scratch->used = 0;
     return protobuf_c_message_unpack(descriptor, &allocator, packet->body_len, packet->body);
+}
+
+void codec_mark_unknown(ProtobufCMessage *message, uint32_t known, uint32_t first)
+{
+    const ProtobufCMessageDescriptor *d = message->descriptor;
+
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &d->fields[i];
+        uint64_t *value = (uint64_t *)(void *)((char *)message + f->offset);
+
+        if (f->type == PROTOBUF_C_TYPE_UINT64 && f->label == PROTOBUF_C_LABEL_NONE &&
+            f->id > (known != 0 ? known : first) && *value == 0)
+            *value = ADMIN_UNKNOWN;
+    }
 }
 
 kvc_status codec_pack_body(const ProtobufCMessage *message, uint8_t *body, size_t *len)

@@ -5,12 +5,17 @@
 #include "client/admin.h"
 #include "client/codec_bits.h"
 
-static void get_tier(const Kvcache__TierStats *message, struct admin_stats *stats)
+/* The last fields that every daemon knows. */
+#define FIRST_TIER_STATS 9u
+#define FIRST_STATS      29u
+
+static void get_tier(Kvcache__TierStats *message, struct admin_stats *stats)
 {
     if (message->tier == KVCACHE__TIER__TIER_PEER)
         stats->hits_peer = message->hits;
     if ((unsigned)message->tier >= ADMIN_TIERS)
         return;
+    codec_mark_unknown(&message->base, message->known, FIRST_TIER_STATS);
     stats->tiers[message->tier] = (struct admin_tier){
         .bytes = message->bytes,
         .used_bytes = message->used_bytes,
@@ -100,6 +105,7 @@ bool codec_get_stats_reply(struct codec_scratch *scratch, const struct wire_pack
     snprintf(stats->device, sizeof(stats->device), "%s", message->device);
     for (size_t i = 0; i < message->n_tiers; i++)
         get_tier(message->tiers[i], stats);
+    codec_mark_unknown(&message->base, message->known, FIRST_STATS);
     get_figures(message, stats);
     get_windows(message, stats);
     return true;

@@ -2,6 +2,8 @@
 #include "client/admin.h"
 #include "client/codec_bits.h"
 
+#define FIRST_DRAIN 8u /* the last field that every daemon knows */
+
 kvc_status codec_put_drain(uint32_t action, uint8_t *body, size_t *len)
 {
     Kvcache__Drain message = KVCACHE__DRAIN__INIT;
@@ -13,11 +15,12 @@ kvc_status codec_put_drain(uint32_t action, uint8_t *body, size_t *len)
 bool codec_get_drain_reply(struct codec_scratch *scratch, const struct wire_packet *packet,
                            struct admin_drain *drain)
 {
-    const Kvcache__DrainReply *message;
+    Kvcache__DrainReply *message;
 
     message = codec_unpack_body(scratch, &kvcache__drain_reply__descriptor, packet);
     if (message == NULL)
         return false;
+    codec_mark_unknown(&message->base, message->known, FIRST_DRAIN);
     *drain = (struct admin_drain){
         .draining = message->draining,
         .drained = message->drained,

@@ -89,10 +89,15 @@ kvc_status kvc_figures(kvc_client *client, kvc_figure *figures, uint32_t max, ui
         return status;
     if (n == NULL || (figures == NULL && max > 0))
         return rpc_fail(&client->rpc, KVC_E_INVALID, n == NULL ? "n" : "figures", "NULL");
-    for (uint32_t i = 0; i < N_FIGURES && i < max; i++)
-        figures[i] =
-            (kvc_figure){table[i].name,
-                         *(const uint64_t *)(const void *)((const char *)&stats + table[i].offset)};
-    *n = N_FIGURES;
+    *n = 0;
+    for (uint32_t i = 0; i < N_FIGURES; i++) {
+        const uint64_t *value = (const void *)((const char *)&stats + table[i].offset);
+
+        if (*value == ADMIN_UNKNOWN)
+            continue;
+        if (*n < max)
+            figures[*n] = (kvc_figure){table[i].name, *value};
+        ++*n;
+    }
     return KVC_OK;
 }

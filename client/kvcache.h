@@ -445,7 +445,7 @@ typedef struct kvc_figure {
 } kvc_figure;
 
 /* What the daemon counts: the first `max` of its figures into figures[]; *n: how many there are. A
- * later library may know more. */
+ * later library may know more; what the daemon is too old to tell is not among them. */
 KVC_API kvc_status kvc_figures(kvc_client *client, kvc_figure *figures, uint32_t max, uint32_t *n);
 
 #ifdef __cplusplus

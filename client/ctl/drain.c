@@ -56,10 +56,16 @@ static const struct option_table table = {
     .json = &shape,
     OPTION_ROWS(rows)};
 
+/* An older daemon is drained without them. */
+static uint64_t fetches(const struct admin_drain *drain)
+{
+    return drain->fetches == ADMIN_UNKNOWN ? 0 : drain->fetches;
+}
+
 static uint64_t left(const struct admin_drain *drain)
 {
     return drain->filling_slots + drain->open_loads + drain->leases + drain->moving_blocks +
-           drain->fetches;
+           fetches(drain);
 }
 
 /* Only what is left, so that it fits beside the bar. */
@@ -73,7 +79,7 @@ static const char *describe(const struct admin_drain *drain, char text[TEXT_MAX]
         {drain->open_loads, "loads"},
         {drain->leases, "leases"},
         {drain->moving_blocks, "blocks moving"},
-        {drain->fetches, "fetches"},
+        {fetches(drain), "fetches"},
     };
     size_t len = 0;
 
@@ -113,8 +119,9 @@ static void print(const struct options *options, const struct admin_drain *drain
     if (options->undo)
         printf("not draining\n");
     else if (drain->drained)
-        printf("drained; %llu session%s connected\n", (unsigned long long)drain->sessions,
-               drain->sessions == 1 ? "" : "s");
+        printf("drained; %llu session%s connected%s\n", (unsigned long long)drain->sessions,
+               drain->sessions == 1 ? "" : "s",
+               drain->fetches == ADMIN_UNKNOWN ? ", fetches from peers unknown" : "");
     else if (!drain->draining)
         printf("somebody has undone the drain\n");
     else

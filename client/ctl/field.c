@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/admin.h"
 #include "client/ctl/columns.h"
 #include "proto/wrap.h"
 
@@ -38,8 +39,17 @@ static void put_value(json_t *root, const char *path, json_t *value)
     json_object_set_new(root, path, value);
 }
 
+static bool is_unknown(const struct field *field, const char *at)
+{
+    return (field->type == FIELD_UINT64 || field->type == FIELD_SECONDS ||
+            field->type == FIELD_MS) &&
+           *(const uint64_t *)(const void *)at == ADMIN_UNKNOWN;
+}
+
 static json_t *value_of(const struct field *field, const char *at)
 {
+    if (is_unknown(field, at))
+        return json_null();
     switch (field->type) {
     case FIELD_TEXT:
         return json_string(at);
@@ -107,4 +117,5 @@ void field_print_help(const char *command, const struct shape *shape)
         else
             print_row(field->path, type_names[field->type], field->help);
     }
+    wrap_line(stdout, "null stands where the daemon is older than the field.", 0);
 }

@@ -1,6 +1,7 @@
 /*
  * What a command prints with --json: one table of its fields, by which they are put together, and
- * which --help --json and the manual print. Fields are added, and never change or go.
+ * which --help --json and the manual print. Fields are added, and never change or go; one that is
+ * ADMIN_UNKNOWN becomes null.
  */
 #ifndef KVC_CTL_FIELD_H
 #define KVC_CTL_FIELD_H

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/admin.h"
+
 /* In the largest unit of which it is one or more. */
 static const char *scale(double value, double step, const char *gap, const char *const *units,
                          int n_units, char *text)
@@ -33,6 +35,15 @@ const char *human_size(double bytes, char *text)
     static const char *const units[] = {"", "K", "M", "G", "T", "P"};
 
     return scale(bytes, 1024, "", units, 6, text);
+}
+
+const char *human_number(uint64_t n, char *text)
+{
+    if (n == ADMIN_UNKNOWN)
+        snprintf(text, HUMAN_MAX, "unknown");
+    else
+        snprintf(text, HUMAN_MAX, "%llu", (unsigned long long)n);
+    return text;
 }
 
 const char *human_count(double n, char *text)

@@ -14,7 +14,8 @@ const char *human_bytes(double bytes, char *text);                  /* "1.5 GiB"
 const char *human_size(double bytes, char *text);                   /* "1.5G", in tables */
 const char *human_age(uint64_t us, char *text);                     /* "350 us", "3 h 4 m" */
 const char *human_share(uint64_t part, uint64_t whole, char *text); /* "35.9 %"; "-" of nothing */
-const char *human_count(double n, char *text); /* "850", "12.3 k": at most six characters */
+const char *human_number(uint64_t n, char *text); /* "12345"; "unknown" of ADMIN_UNKNOWN */
+const char *human_count(double n, char *text);    /* "850", "12.3 k": at most six characters */
 
 /* "#####.....": part of whole in so many cells; more than nothing is at least one of them. */
 const char *human_bar(uint64_t part, uint64_t whole, int cells, char *text);

@@ -45,6 +45,9 @@ kvc_status list_fetch_page(kvc_client *client, const struct admin_list_query *qu
         for (size_t i = 0; i < row->n_values && i < list->n_columns; i++)
             json_object_set_new(object, list->columns[i],
                                 value_of(columns_find(columns, list->columns[i]), row->values[i]));
+        for (size_t i = 0; columns && i < columns->n; i++) /* an older daemon */
+            if (!json_object_get(object, columns->columns[i].name))
+                json_object_set_new(object, columns->columns[i].name, json_null());
         json_array_append_new(rows, object);
     }
     return KVC_OK;

@@ -2,6 +2,7 @@
  * kvcachectl replay: a trace through real worker processes and a daemon, running or private.
  */
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -279,7 +280,9 @@ static int run(struct replay *replay)
         before = (struct admin_stats){0};
     struct rusage children;
     getrusage(RUSAGE_CHILDREN, &children);
-    uint64_t system_us = after.cpu_system_us - before.cpu_system_us;
+    double system_s = after.cpu_system_us == ADMIN_UNKNOWN
+                          ? NAN
+                          : (double)(after.cpu_system_us - before.cpu_system_us) * 1e-6;
     struct report report = {
         .tally = replay->tally,
         .bad_lines = replay->trace.bad_lines,
@@ -291,9 +294,8 @@ static int run(struct replay *replay)
         .killed_workers = replay->killed,
         .before = replay->before,
         .seconds = seconds,
-        .daemon = {.user_s = (double)(after.cpu_us - before.cpu_us - system_us) * 1e-6,
-                   .system_s = (double)system_us * 1e-6},
-        .workers = {.user_s = seconds_of(children.ru_utime),
+        .daemon = {.all_s = (double)(after.cpu_us - before.cpu_us) * 1e-6, .system_s = system_s},
+        .workers = {.all_s = seconds_of(children.ru_utime) + seconds_of(children.ru_stime),
                     .system_s = seconds_of(children.ru_stime)}};
     if (replay->ctl->json)
         report_json(&report, stdout);

@@ -1,6 +1,8 @@
 #include "client/ctl/report.h"
 
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 
 #include "client/ctl/human.h"
 #include "client/ctl/terminal.h"
@@ -39,11 +41,6 @@ static void put(json_t *object, const char *name, uint64_t value)
     json_object_set_new(object, name, json_integer((json_int_t)value));
 }
 
-static double total(struct report_cpu cpu)
-{
-    return cpu.user_s + cpu.system_s;
-}
-
 static double ratio_before(const struct report *report)
 {
     return ratio(report->before.hits, report->before.blocks);
@@ -57,9 +54,9 @@ static double ratio_after(const struct report *report)
 
 static double daemon_share(const struct report *report)
 {
-    double all = total(report->daemon) + total(report->workers);
+    double all = report->daemon.all_s + report->workers.all_s;
 
-    return all > 0 ? total(report->daemon) / all : 0;
+    return all > 0 ? report->daemon.all_s / all : 0;
 }
 
 static double blocks_per_s(const struct report *report)
@@ -75,15 +72,22 @@ static double phase_s(const struct tally *tally, int phase, bool processor)
                                      : tally_sum(tally, elapsed_ns[phase]));
 }
 
+static json_t *real(double value)
+{
+    return isnan(value) ? json_null() : json_real(value);
+}
+
 static void put_processor(json_t *root, const struct report *report)
 {
+    const struct report_cpu *daemon = &report->daemon, *workers = &report->workers;
+
     json_object_set_new(root, "cpu_s",
-                        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "daemon",
-                                  total(report->daemon), "daemon_user", report->daemon.user_s,
-                                  "daemon_system", report->daemon.system_s, "workers",
-                                  total(report->workers), "workers_user", report->workers.user_s,
-                                  "workers_system", report->workers.system_s, "daemon_share",
-                                  daemon_share(report)));
+                        json_pack("{s:f, s:o, s:o, s:f, s:o, s:o, s:f}", "daemon", daemon->all_s,
+                                  "daemon_user", real(daemon->all_s - daemon->system_s),
+                                  "daemon_system", real(daemon->system_s), "workers",
+                                  workers->all_s, "workers_user",
+                                  real(workers->all_s - workers->system_s), "workers_system",
+                                  real(workers->system_s), "daemon_share", daemon_share(report)));
 }
 
 static void put_phases(json_t *root, const struct tally *tally)
@@ -158,15 +162,26 @@ static void put_times(const struct report *report, enum tally_operation op, cons
             tally_quantile(report->tally, op, 0.5), tally_quantile(report->tally, op, 0.99));
 }
 
+static const char *seconds_text(double seconds, int width, char *text)
+{
+    if (isnan(seconds))
+        snprintf(text, HUMAN_MAX, "%*s", width + 2, "unknown");
+    else
+        snprintf(text, HUMAN_MAX, "%*.2f s", width, seconds);
+    return text;
+}
+
 /* Where the time went: of the daemon, and of what all workers did together. */
 static void print_processor(const struct report *report, FILE *to)
 {
     const struct report_cpu *rows[] = {&report->daemon, &report->workers};
+    char user[HUMAN_MAX], system[HUMAN_MAX];
 
     fputs("                     user    system       all   of the processor time\n", to);
     for (int i = 0; i < 2; i++)
-        fprintf(to, "  %-9s %10.2f s %7.2f s %7.2f s   %5.1f %%\n", i ? "workers" : "daemon",
-                rows[i]->user_s, rows[i]->system_s, total(*rows[i]),
+        fprintf(to, "  %-9s %s %s %7.2f s   %5.1f %%\n", i ? "workers" : "daemon",
+                seconds_text(rows[i]->all_s - rows[i]->system_s, 10, user),
+                seconds_text(rows[i]->system_s, 7, system), rows[i]->all_s,
                 100 * (i ? 1 - daemon_share(report) : daemon_share(report)));
     fputs("  of the workers     processor    elapsed\n", to);
     for (int phase = 0; phase < TALLY_PHASES; phase++)

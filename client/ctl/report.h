@@ -25,7 +25,7 @@ struct report {
     uint64_t killed_workers;
     double seconds;
     struct report_cpu {
-        double user_s, system_s;
+        double all_s, system_s; /* of that in the kernel; NAN: unknown */
     } daemon, workers;
 };
 

@@ -59,7 +59,9 @@ static void print_tier(const char *name, const struct admin_tier *tier)
            human_share(tier->used_bytes, tier->bytes, share),
            human_bytes((double)tier->used_bytes, used), human_bytes((double)tier->bytes, bytes),
            (unsigned long long)tier->used_slots);
-    if (tier->populated_bytes < tier->bytes)
+    if (tier->populated_bytes == ADMIN_UNKNOWN)
+        printf("\n        memory found: unknown");
+    else if (tier->populated_bytes < tier->bytes)
         printf("\n        memory found for %s yet",
                human_share(tier->populated_bytes, tier->bytes, share));
     putchar('\n');
@@ -108,19 +110,34 @@ static void print_ratios(const struct admin_stats *stats)
         print_hits("from peers", stats, peer, asked, PAINT_NONE);
 }
 
+static bool is_any(uint64_t n)
+{
+    return n > 0 && n != ADMIN_UNKNOWN;
+}
+
+/* Of trouble, which is not shown where there is none. */
+static bool is_unknown(const struct admin_stats *stats)
+{
+    return stats->hanging_gpus == ADMIN_UNKNOWN || stats->lost_gpus == ADMIN_UNKNOWN ||
+           stats->stuck_fds == ADMIN_UNKNOWN || stats->left_open_fds == ADMIN_UNKNOWN ||
+           stats->lost_extents == ADMIN_UNKNOWN || stats->waiting_extents == ADMIN_UNKNOWN ||
+           stats->kept_extents == ADMIN_UNKNOWN;
+}
+
 static void print_activity(const struct admin_stats *stats)
 {
     char age[HUMAN_MAX], saved[HUMAN_MAX], loaded[HUMAN_MAX], at_once[HUMAN_MAX];
+    char moving[HUMAN_MAX], pinned[HUMAN_MAX];
 
-    printf("  in flight  %llu slots filling, %llu loads, %llu blocks moving; oldest %s%s%s\n",
+    printf("  in flight  %llu slots filling, %llu loads, %s blocks moving; oldest %s%s%s\n",
            (unsigned long long)stats->filling_slots, (unsigned long long)stats->open_loads,
-           (unsigned long long)stats->moving_blocks,
+           human_number(stats->moving_blocks, moving),
            terminal_paint(stats->oldest_op_us > 1000000 ? PAINT_WARN : PAINT_NONE),
            stats->oldest_op_us ? human_age(stats->oldest_op_us, age) : "-",
            terminal_paint(PAINT_NONE));
-    printf("  stored     blocks %llu, sessions %llu, leases %llu, pinned blocks %llu\n",
+    printf("  stored     blocks %llu, sessions %llu, leases %llu, pinned blocks %s\n",
            (unsigned long long)stats->blocks, (unsigned long long)stats->sessions,
-           (unsigned long long)stats->leases, (unsigned long long)stats->pinned_blocks);
+           (unsigned long long)stats->leases, human_number(stats->pinned_blocks, pinned));
     printf(
         "  so far     saved %s, loaded %s, demoted %llu, promoted %llu,\n",
         human_bytes((double)(stats->tiers[0].bytes_saved + stats->tiers[1].bytes_saved), saved),
@@ -130,7 +147,7 @@ static void print_activity(const struct admin_stats *stats)
            (unsigned long long)stats->evictions, (unsigned long long)stats->skipped_blocks,
            human_share(stats->admitted_at_once, stats->admitted_blocks, at_once),
            (unsigned long long)stats->admitted_blocks);
-    if (stats->copy_thread_blocks)
+    if (is_any(stats->copy_thread_blocks))
         printf("  copies by the daemon take at most %llu thread blocks\n",
                (unsigned long long)stats->copy_thread_blocks);
 }
@@ -141,18 +158,19 @@ static void print_trouble(const struct admin_stats *stats)
     char age[HUMAN_MAX];
 
     fputs(terminal_paint(PAINT_WARN), stdout);
-    if (stats->hanging_gpus)
+    if (is_any(stats->hanging_gpus))
         printf("  the driver of %llu GPUs hangs, for %s; %llu calls wait\n",
                (unsigned long long)stats->hanging_gpus, human_age(stats->driver_call_us, age),
                (unsigned long long)stats->driver_calls);
-    if (stats->lost_gpus)
+    if (is_any(stats->lost_gpus))
         printf("  %llu GPUs have failed, and are out of use until kvcached starts again\n",
                (unsigned long long)stats->lost_gpus);
-    if (stats->stuck_fds || stats->left_open_fds)
+    if (is_any(stats->stuck_fds) || is_any(stats->left_open_fds))
         printf("  descriptors of clients: %llu do not close, %llu wait, %llu were left open\n",
                (unsigned long long)stats->stuck_fds, (unsigned long long)stats->closing_fds,
                (unsigned long long)stats->left_open_fds);
-    if (stats->lost_extents || stats->waiting_extents || stats->kept_extents)
+    if (is_any(stats->lost_extents) || is_any(stats->waiting_extents) ||
+        is_any(stats->kept_extents))
         printf("  extents lost %llu, to be unmapped %llu, that had to stay %llu\n",
                (unsigned long long)stats->lost_extents, (unsigned long long)stats->waiting_extents,
                (unsigned long long)stats->kept_extents);
@@ -164,6 +182,8 @@ static void print_trouble(const struct admin_stats *stats)
     if (stats->bad_packets || stats->refused_requests)
         printf("  %llu bad packets, %llu refused requests\n",
                (unsigned long long)stats->bad_packets, (unsigned long long)stats->refused_requests);
+    if (is_unknown(stats))
+        printf("  whether GPUs fail, descriptors or extents are kept: unknown, an older daemon\n");
     fputs(terminal_paint(PAINT_NONE), stdout);
 }
 
@@ -237,6 +257,11 @@ static kvc_status take(kvc_client *client, struct snapshot *s)
         s->lists[i] = json_array();
         if (status == KVC_OK)
             status = list_fetch(client, list_names[i], s->lists[i]);
+        if (status == KVC_E_UNSUPPORTED) { /* an older daemon */
+            json_decref(s->lists[i]);
+            s->lists[i] = json_null();
+            status = KVC_OK;
+        }
     }
     return status;
 }

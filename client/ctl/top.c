@@ -237,7 +237,7 @@ static void write_hits(const struct top *top, FILE *to, int columns)
 static void write_work(const struct top *top, FILE *to, int columns)
 {
     const struct admin_stats *s = &top->stats;
-    char text[5][HUMAN_MAX];
+    char text[6][HUMAN_MAX];
     struct top_line line;
 
     top_line_begin(&line, to, columns);
@@ -255,9 +255,9 @@ static void write_work(const struct top *top, FILE *to, int columns)
     top_line_end(&line);
     top_line_begin(&line, to, columns);
     top_line_put(&line, PAINT_HEAD, "now     ");
-    top_line_put(&line, PAINT_NONE, " filling %llu, loads %llu, moving %llu, leases %llu",
+    top_line_put(&line, PAINT_NONE, " filling %llu, loads %llu, moving %s, leases %llu",
                  (unsigned long long)s->filling_slots, (unsigned long long)s->open_loads,
-                 (unsigned long long)s->moving_blocks, (unsigned long long)s->leases);
+                 human_number(s->moving_blocks, text[5]), (unsigned long long)s->leases);
     top_line_put(&line, s->oldest_op_us > 1000000 ? PAINT_WARN : PAINT_NONE, "; oldest %s",
                  s->oldest_op_us ? human_age(s->oldest_op_us, text[0]) : "-");
     if (s->quarantined_slots)

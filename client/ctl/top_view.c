@@ -163,6 +163,11 @@ static void write_cell(const struct view_column *column, const json_t *row, doub
 {
     char text[HUMAN_MAX];
 
+    if (!json_is_string(json_object_get(row, column->field)) &&
+        !json_is_number(json_object_get(row, column->field))) {
+        snprintf(cell, CELL_MAX, "-"); /* an older daemon */
+        return;
+    }
     switch (column->type) {
     case CELL_TEXT:
         snprintf(cell, CELL_MAX, "%.*s", column->width, text_of(row, column->field));

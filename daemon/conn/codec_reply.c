@@ -223,6 +223,12 @@ struct bytes codec_adopt(struct codec *codec, const struct msg_adopt_reply *repl
     return BODY(codec, m);
 }
 
+/* Descriptors have their fields by number. */
+static uint32_t last_field(const ProtobufCMessageDescriptor *d)
+{
+    return d->fields[d->n_fields - 1].id;
+}
+
 static void pack_stats_tier(const struct msg_stats_tier *tier, uint32_t kind, Kvcache__TierStats *m)
 {
     kvcache__tier_stats__init(m);
@@ -236,6 +242,7 @@ static void pack_stats_tier(const struct msg_stats_tier *tier, uint32_t kind, Kv
     m->bytes_saved = tier->bytes_saved;
     m->bytes_loaded = tier->bytes_loaded;
     m->populated_bytes = tier->populated_bytes;
+    m->known = last_field(m->base.descriptor);
 }
 
 static void pack_window(const struct msg_hit_window *window, Kvcache__HitWindow *m)
@@ -319,6 +326,7 @@ struct bytes codec_stats(struct codec *codec, const struct msg_stats_reply *repl
     m.windows = window_pointers;
     m.draining = reply->draining;
     m.moving_blocks = reply->moving_blocks;
+    m.known = last_field(m.base.descriptor);
     return BODY(codec, m);
 }
 
@@ -428,6 +436,7 @@ struct bytes codec_drain(struct codec *codec, const struct msg_drain_reply *repl
     m.sessions = reply->sessions;
     m.quarantined_slots = reply->quarantined_slots;
     m.fetches = reply->fetches;
+    m.known = last_field(m.base.descriptor);
     return BODY(codec, m);
 }
 
