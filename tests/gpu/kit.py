@@ -155,24 +155,30 @@ def _serve(pipe, kind, arguments, environment):
 
 class Remote:
     """An object of `kind` in a process of its own (CUDA is not used across a fork): its methods are
-    called by name, and what they return comes back. limit_s: the longest wait for an answer."""
+    called by name, and what they return comes back. limit_s: the longest wait for an answer, start_s
+    for the object. A process with children of its own is no daemon."""
 
-    limit_s = None
+    limit_s = start_s = None
+    daemon = True
 
     def __init__(self, kind, *arguments, **environment):
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self.process = context.Process(
-            target=_serve, args=(other, kind, arguments, environment), daemon=True
+            target=_serve, args=(other, kind, arguments, environment), daemon=self.daemon
         )
         self.process.start()
         other.close()
-        self._answer()
-
-    def _answer(self):
         try:
-            if self.limit_s is not None and not self._pipe.poll(self.limit_s):
-                raise RuntimeError(f"no answer within {self.limit_s} s")
+            self._answer(self.start_s)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _answer(self, limit_s):
+        try:
+            if limit_s is not None and not self._pipe.poll(limit_s):
+                raise RuntimeError(f"no answer within {limit_s} s")
             good, value = self._pipe.recv()
         except EOFError:
             self.process.join()
@@ -186,7 +192,7 @@ class Remote:
         self._pipe.send((name, arguments, keywords))
 
     def end(self):
-        return self._answer()
+        return self._answer(self.limit_s)
 
     def call(self, name, *arguments, **keywords):
         self.begin(name, *arguments, **keywords)
@@ -198,11 +204,43 @@ class Remote:
     def __exit__(self, kind, *_):
         if kind is None:
             self._pipe.send(None)
-            self._answer()
+            self._answer(self.limit_s)
             self.process.join(60)
+        self.kill()
+
+    def kill(self):
         if self.process.is_alive():
             self.process.kill()
-            self.process.join()
+        self.process.join()
+
+
+def _children(pid):
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as f:
+                found += map(int, f.read().split())
+    return found
+
+
+class Tree(Remote):
+    """One whose process has children: none of them outlives it."""
+
+    daemon = False
+
+    def descendants(self):
+        found, new = [], _children(self.process.pid)
+        while new:
+            found += new
+            new = [p for pid in new for p in _children(pid)]
+        return found
+
+    def kill(self):
+        left = self.descendants()
+        super().kill()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 # Figures.
@@ -311,15 +349,34 @@ def run(name, function):
     sys.exit(0)
 
 
-def run_tests(tests):
-    """Each a function: prints PASS, FAIL or WAIVED with its reason. Arguments name some."""
+@contextlib.contextmanager
+def limited(seconds):
+    """An AssertionError after so many seconds, where this thread is then; None: no limit."""
+
+    def late(*_):
+        raise AssertionError(f"longer than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late) if seconds else None
+    signal.setitimer(signal.ITIMER_REAL, seconds or 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if seconds:
+            signal.signal(signal.SIGALRM, before)
+
+
+def run_tests(tests, limit_s=lambda test: None):
+    """Each a function: prints PASS, FAIL or WAIVED with its reason. Arguments name some. limit_s: of a
+    test."""
     passed = failed = waived = 0
     for test in tests:
         name = re.sub("_", " ", test.__name__)
         if len(sys.argv) > 1 and not any(a in name for a in sys.argv[1:]):
             continue
         try:
-            test()
+            with limited(limit_s(test)):
+                test()
             print(f"PASS {name}")
             passed += 1
         except Waived as reason:
