@@ -18,6 +18,7 @@ from vllm_clock import Clock
 
 GIB = 1 << 30
 LIMIT_S = 60  # of one call
+START_S = 600 if kit.REHEARSE else 120  # of an engine of several ranks
 SIZES = [1, 2, 4, 8, 16, 24, 32, 40, 48]  # of decoding batches with a CUDA graph
 STREAM_TOKENS = 1024  # of a stream, then it begins again
 TOLD = 5  # of the likeliest tokens, their log probabilities
@@ -77,6 +78,7 @@ if kit.REHEARSE:
     SHAPES = {name: {**shape, **TINY, "num_hidden_layers": min(shape["num_hidden_layers"], 6)}
               for name, shape in SHAPES.items()}
     SHAPES["8B"]["num_hidden_layers"] = SHAPES["0.5B"]["num_hidden_layers"] = 2
+SHAPES["one head"] = {**SHAPES["small"], "num_key_value_heads": 1}
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
@@ -89,12 +91,19 @@ if kit.REHEARSE:
     ENVIRONMENT.update({
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"})
+# NVLink multicast puts GPUs that others share at risk.
+OF_RANKS = {
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """kind: which memory beside the engine's; None, "kvcached" or "offloading". gib: of KV in the
-    engine. extra: options of the connector; more: arguments of vllm.LLM."""
+    engine. extra: options of the connector; more: arguments of vllm.LLM. ranks: so many, with weights
+    that do not depend on how many there are; 0: one, with weights of its own."""
 
     shape: str
     kind: object = None
@@ -105,12 +114,18 @@ class Setting:
     block: int = 16
     extra: tuple = ()
     more: tuple = ()
+    ranks: int = 0
 
     def start(self):
         """Its process. A RuntimeError says why there is none."""
-        remote = kit.Remote(Engine, self, **ENVIRONMENT)
+        remote = Tree(Engine, self, **ENVIRONMENT, **OF_RANKS) if self.ranks else kit.Remote(
+            Engine, self, **ENVIRONMENT)
         remote.limit_s = LIMIT_S
         return remote
+
+
+class Tree(kit.Tree):
+    start_s = START_S
 
 
 def weights(model):
@@ -189,9 +204,16 @@ class Engine:
             how["kv_offloading_size"] = 2 * s.gib
         if not how["enforce_eager"]:
             how["compilation_config"] = {"cudagraph_capture_sizes": SIZES}
+        if s.ranks:
+            how["worker_extension_cls"] = "vllm_rank.Rank"
+        if s.ranks > 1:
+            how.update(tensor_parallel_size=s.ranks, distributed_executor_backend="mp",
+                       disable_custom_all_reduce=True)
         return {**how, **dict(s.more)}
 
     def close(self):
+        if self.setting.ranks > 1:
+            self.engine.engine_core.shutdown()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def about(self):
@@ -201,7 +223,15 @@ class Engine:
                 "runner": 2 if getattr(config, "use_v2_model_runner", False) else 1,
                 "blocks": config.cache_config.num_gpu_blocks,
                 "block_tokens": config.cache_config.block_size,
+                **self._about_ranks(),
                 "slices": [len(g.slices) for g in getattr(worker, "groups", ())]}
+
+    def _about_ranks(self):
+        if self.setting.ranks <= 1:
+            return {}
+        pids, parts, slices, _ = zip(*self.llm.collective_rpc("kvcached_rank"))
+        return {"pids": pids, "parts": parts, "slices of ranks": slices,
+                "parts of all": len(self._connector()._scheduler._all)}
 
     def tokens(self, n):
         return [self.random.randrange(3, self.vocab) for _ in range(n)]
@@ -400,4 +430,8 @@ class Engine:
             said = {**scheduler.counts, **scheduler.break_even.figures()}
         worker = getattr(self._connector(worker=True), "_worker", None)
         said.update({f"worker_{k}": n for k, n in getattr(worker, "counts", {}).items()})
+        if self.setting.ranks > 1:
+            for *_, counts in self.llm.collective_rpc("kvcached_rank"):
+                for k, n in counts.items():
+                    said[f"worker_{k}"] = said.get(f"worker_{k}", 0) + n
         return {k: n for k, n in said.items() if n}
