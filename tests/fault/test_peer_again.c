@@ -27,10 +27,7 @@ static void end(void)
     engine_close(&a);
     engine_close(&b);
     engine_close(&operator);
-    for (uint32_t i = 0; i < 2; i++) {
-        pair_at_rest(p.daemons[i]);
-    }
-    pair_close(&p);
+    pair_end(&p);
 }
 
 /* Both ways. */

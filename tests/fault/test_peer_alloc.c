@@ -28,9 +28,7 @@ static void begin(void)
 static void end(void)
 {
     engine_close(&a);
-    for (uint32_t i = 0; i < 2; i++)
-        pair_at_rest(p.daemons[i]);
-    pair_close(&p);
+    pair_end(&p);
 }
 
 static void put(void)

@@ -34,12 +34,7 @@ static struct daemon *asker(void)
 static void end(void)
 {
     engine_close(&b);
-    for (uint32_t i = 0; i < p.n; i++) {
-        if (p.daemons[i] == NULL)
-            continue;
-        pair_at_rest(p.daemons[i]);
-    }
-    pair_close(&p);
+    pair_end(&p);
 }
 
 /* Whether the asker has it as gone. */

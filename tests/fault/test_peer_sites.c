@@ -40,11 +40,7 @@ START_TEST(T12_an_operation_fails)
     wait_for(comes(&b, 1000, 40), 4 * MS);
     engine_close(&a);
     engine_close(&b);
-    for (uint32_t i = 0; i < 2; i++)
-        daemon_clock_advance(p.daemons[i], 2100000);
-    for (uint32_t i = 0; i < 2; i++)
-        pair_settled(p.daemons[i]);
-    pair_close(&p);
+    pair_end(&p);
 }
 END_TEST
 
@@ -67,9 +63,7 @@ START_TEST(T13_no_memory_for_what_comes)
     engine_verify_all(&b, 100, 40);
     engine_close(&a);
     engine_close(&b);
-    for (uint32_t i = 0; i < 2; i++)
-        pair_at_rest(p.daemons[i]);
-    pair_close(&p);
+    pair_end(&p);
 }
 END_TEST
 

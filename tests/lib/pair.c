@@ -158,6 +158,14 @@ void pair_at_rest(struct daemon *d)
     pair_settled(d);
 }
 
+void pair_end(struct pair *p)
+{
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->daemons[i] != NULL)
+            pair_at_rest(p->daemons[i]);
+    pair_close(p);
+}
+
 char *pair_ctl(const struct daemon *d, bool json)
 {
     char program[512], command[1024], *text = NULL;

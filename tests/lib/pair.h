@@ -32,6 +32,8 @@ void pair_open(struct pair *p, uint32_t n, const char *const args[]);
 void pair_open_with(struct pair *p, uint32_t n, const char *const args[],
                     const char *const last_args[]);
 void pair_close(struct pair *p);
+// The same, and each daemon is at rest then.
+void pair_end(struct pair *p);
 
 // What a daemon says of its i-th peer that it asks ("serves"), or that asks it ("asks"); false:
 // there is none.

@@ -78,12 +78,7 @@ static void end(void)
         engine_close(&a);
     engine_close(&b);
     engine_close(&operator);
-    for (uint32_t i = 0; i < 2; i++) {
-        if (p.daemons[i] == NULL)
-            continue;
-        pair_at_rest(p.daemons[i]);
-    }
-    pair_close(&p);
+    pair_end(&p);
 }
 
 static void make_file(const char *path)

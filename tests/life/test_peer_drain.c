@@ -36,10 +36,7 @@ static void end(void)
 {
     engine_close(&a);
     engine_close(&b);
-    for (uint32_t i = 0; i < p.n; i++) {
-        pair_at_rest(p.daemons[i]);
-    }
-    pair_close(&p);
+    pair_end(&p);
 }
 
 /* Of a drain that is over: everything is 0. */

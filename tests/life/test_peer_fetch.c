@@ -32,9 +32,7 @@ static void end(void)
 {
     engine_close(&a);
     engine_close(&b);
-    for (uint32_t i = 0; i < p.n; i++)
-        pair_settled(p.daemons[i]);
-    pair_close(&p);
+    pair_end(&p);
 }
 
 /* Fetched blocks stay leased by the daemon for a moment: that is no lease that somebody left. */

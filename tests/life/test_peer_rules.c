@@ -67,9 +67,8 @@ static void end(void)
         kvc_close(workers[i].client);
         for (uint32_t k = 0; k < PARTS; k++)
             kv_free(&workers[i].kv[k]);
-        pair_at_rest(p.daemons[i]);
     }
-    pair_close(&p);
+    pair_end(&p);
 }
 
 /* Blocks first .. end - 1 of the prompt. */

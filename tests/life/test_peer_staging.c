@@ -78,7 +78,7 @@ static void end(uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         engine_close(&askers[i]);
     engine_close(&a);
-    pair_close(&p);
+    pair_end(&p);
 }
 
 static uint32_t count_with(unsigned running, uint32_t *last)

@@ -38,10 +38,7 @@ static void end(void)
     engine_verify_all(&b, 100, 100);
     engine_close(&a);
     engine_close(&b);
-    for (uint32_t i = 0; i < 2; i++) {
-        pair_at_rest(p.daemons[i]);
-    }
-    pair_close(&p);
+    pair_end(&p);
     uv_library_shutdown();
 }
 

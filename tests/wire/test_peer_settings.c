@@ -40,9 +40,7 @@ START_TEST(peers_with_the_same_secret)
     engine_verify_all(&b, 100, 100);
     engine_close(&a);
     engine_close(&b);
-    for (uint32_t i = 0; i < 2; i++)
-        pair_at_rest(p.daemons[i]);
-    pair_close(&p);
+    pair_end(&p);
 }
 END_TEST
 
