@@ -48,19 +48,19 @@ START_TEST(process_stops_where_it_was_told)
     int status;
 
     d = daemon_start(NULL);
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
+    ck_assert(prompt_open(&w, d, 1));
     if (load) {
-        ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+        ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
         ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     }
     child = proc_fork();
     if (child == 0) {
-        if (!prompt_open(&c, daemon_socket(d), KVC_ROLE_WORKER))
+        if (!prompt_open(&c, d, 1))
             _exit(1);
         pause_arm(point->name, point->pass);
         if (load)
-            _exit(prompt_verify(&c) ? 2 : 3);
-        _exit(prompt_save(&c, NULL) == KVC_OK ? 2 : 3);
+            _exit(prompt_is_whole(&c) ? 2 : 3);
+        _exit(prompt_save_all(&c, NULL) == KVC_OK ? 2 : 3);
     }
     status = await_stop(child);
     ck_assert_msg(WIFSTOPPED(status), "it ended with %d", WEXITSTATUS(status));
@@ -72,7 +72,7 @@ START_TEST(process_stops_where_it_was_told)
     proc_kill(child);
     wait_for(prompt_owes_nothing(&w), 5000);
     ck_assert_uint_eq(prompt_lookup(&w, &lease), point->published);
-    ck_assert(prompt_load(&w, lease.id, point->published));
+    ck_assert(prompt_comes(&w, lease.id, point->published));
     ck_assert_int_eq(kvc_release(w.client, lease.id), KVC_OK);
     prompt_close(&w);
     daemon_stop(d);
@@ -92,23 +92,23 @@ START_TEST(process_goes_on_after_a_stop)
         uint64_t id;
         kvc_outcome outcome;
 
-        if (!prompt_open(&c, daemon_socket(d), KVC_ROLE_WORKER))
+        if (!prompt_open(&c, d, 1))
             _exit(1);
         pause_arm("save.before_word", 2);
-        _exit(prompt_save(&c, &id) == KVC_OK &&
+        _exit(prompt_save_all(&c, &id) == KVC_OK &&
                       kvc_wait(c.client, id, wait_patient_ms(5000), &outcome) == KVC_OK &&
                       outcome.published == PROMPT_BLOCKS
                   ? 0
                   : 2);
     }
     ck_assert(WIFSTOPPED(await_stop(child)));
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
+    ck_assert(prompt_open(&w, d, 1));
     wait_for(kvc_probe(w.client, &w.part, 1, w.keys, PROMPT_BLOCKS, &blocks) == KVC_OK &&
                  blocks == 64,
              5000);
     kill(child, SIGCONT);
     proc_wait_ok(child, 5000);
-    ck_assert(prompt_verify(&w));
+    ck_assert(prompt_is_whole(&w));
     prompt_close(&w);
     daemon_stop(d);
 }

@@ -41,16 +41,15 @@ START_TEST(two_processes_share)
         uint64_t id;
         kvc_outcome outcome;
 
-        _exit(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER) &&
-                      prompt_save(&w, &id) == KVC_OK &&
+        _exit(prompt_open(&w, d, 1) && prompt_save_all(&w, &id) == KVC_OK &&
                       kvc_wait(w.client, id, wait_patient_ms(5000), &outcome) == KVC_OK &&
                       outcome.published == PROMPT_BLOCKS
                   ? 0
                   : 1);
     }
     proc_wait_ok(child, 5000);
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
-    ck_assert(prompt_verify(&w));
+    ck_assert(prompt_open(&w, d, 1));
+    ck_assert(prompt_is_whole(&w));
     prompt_close(&w);
     daemon_stop(d);
 }
@@ -64,16 +63,16 @@ START_TEST(readers_load_and_cannot_write)
     int status;
 
     begin();
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
-    ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+    ck_assert(prompt_open(&w, d, 1));
+    ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
     ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     child = proc_fork();
     if (child == 0) {
         volatile uint8_t *slab;
 
         signal(SIGSEGV, SIG_DFL); // a sanitizer may have its own
-        if (!prompt_open(&r, daemon_socket(d), KVC_ROLE_READER) || !prompt_verify(&r) ||
-            prompt_save(&r, NULL) != KVC_E_DENIED)
+        if (!prompt_open_as(&r, d, 1, KVC_ROLE_READER) || !prompt_is_whole(&r) ||
+            prompt_save_all(&r, NULL) != KVC_E_DENIED)
             _exit(1);
         slab = map_at(&r.client->map, 0, 0, 512);
         shared->step = slab ? slab[0] + 1 : 0;
@@ -101,19 +100,19 @@ START_TEST(S35_lease_is_adopted_by_another_process)
     child = proc_fork();
     if (child == 0) {
         if (!wait_until(__atomic_load_n(&shared->step, __ATOMIC_ACQUIRE) == 1, 5000) ||
-            !prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER) ||
+            !prompt_open(&w, d, 1) ||
             kvc_adopt(w.client, shared->token, w.part, 0, &lease) != KVC_OK ||
             lease.blocks != PROMPT_BLOCKS)
             _exit(1);
         __atomic_store_n(&shared->step, 2, __ATOMIC_RELEASE);
         if (!wait_until(__atomic_load_n(&shared->step, __ATOMIC_ACQUIRE) == 3, 5000))
             _exit(2);
-        _exit(prompt_load(&w, lease.id, PROMPT_BLOCKS) ? 0 : 3);
+        _exit(prompt_comes(&w, lease.id, PROMPT_BLOCKS) ? 0 : 3);
     }
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
-    ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+    ck_assert(prompt_open(&w, d, 1));
+    ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
     ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
-    ck_assert(prompt_open(&s, daemon_socket(d), KVC_ROLE_SCHEDULER));
+    ck_assert(prompt_open_as(&s, d, 1, KVC_ROLE_SCHEDULER));
     ck_assert_uint_eq(prompt_lookup(&s, &lease), PROMPT_BLOCKS);
     memcpy(shared->token, lease.token, KVC_TOKEN_BYTES);
     __atomic_store_n(&shared->step, 1, __ATOMIC_RELEASE);
@@ -137,24 +136,24 @@ START_TEST(daemon_killed_and_started_again)
     kvc_lease lease;
 
     begin();
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
+    ck_assert(prompt_open(&w, d, 1));
     epoch = kvc_boot_epoch(w.client);
-    ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+    ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
     daemon_restart_killed(d);
     ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert(outcome.status == KVC_E_DISCONNECTED || outcome.status == KVC_OK);
     wait_for(kvc_ping(w.client) == KVC_E_DISCONNECTED, 2000);
-    ck_assert_int_eq(prompt_save(&w, &id), KVC_E_DISCONNECTED);
+    ck_assert_int_eq(prompt_save_all(&w, &id), KVC_E_DISCONNECTED);
     ck_assert_int_eq(kvc_lookup(w.client, 0, &w.part, 1, w.keys, PROMPT_BLOCKS, 0, &lease),
                      KVC_E_DISCONNECTED);
     ck_assert_int_eq(kvc_reconnect(w.client), KVC_OK);
     ck_assert_uint_gt(kvc_boot_epoch(w.client), epoch);
     // The same handle, in a daemon that has never heard of it.
     ck_assert_uint_eq(prompt_lookup(&w, &lease), 0);
-    ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+    ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
     ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), &outcome), KVC_OK);
     ck_assert_uint_eq(outcome.published, PROMPT_BLOCKS);
-    ck_assert(prompt_verify(&w));
+    ck_assert(prompt_is_whole(&w));
     prompt_close(&w);
     daemon_stop(d);
 }
@@ -167,14 +166,14 @@ START_TEST(reconnect_to_the_same_daemon)
     uint64_t id, session;
 
     begin();
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
-    ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+    ck_assert(prompt_open(&w, d, 1));
+    ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
     ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
     session = kvc_session(w.client);
     ck_assert_int_eq(kvc_reconnect(w.client), KVC_OK);
     ck_assert_uint_ne(kvc_session(w.client), session);
     ck_assert_uint_eq(w.client->n_old, 0);
-    ck_assert(prompt_verify(&w));
+    ck_assert(prompt_is_whole(&w));
     wait_for(prompt_figures(&w).sessions == 1, 2000);
     prompt_close(&w);
     daemon_stop(d);
@@ -193,7 +192,7 @@ START_TEST(S40_a_scheduler_reconnects)
     uint64_t id;
 
     begin();
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
+    ck_assert(prompt_open(&w, d, 1));
     desc = w.kv.desc;
     for (uint32_t i = 0; i < desc.n_slices; i++)
         slices[i] = (kvc_slice){.bytes = desc.slices[i].bytes};
@@ -205,7 +204,7 @@ START_TEST(S40_a_scheduler_reconnects)
     ck_assert_int_eq(kvc_register(s.client, &desc, &s.part), KVC_OK);
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(kvc_reconnect(s.client), KVC_OK);
-        ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+        ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
         ck_assert(id == 0 || kvc_wait(w.client, id, wait_patient_ms(5000), NULL) == KVC_OK);
         ck_assert_int_eq(
             kvc_lookup(s.client, 0, &s.part, 1, w.keys, PROMPT_BLOCKS, 0, &(kvc_lease){0}), KVC_OK);
@@ -226,13 +225,13 @@ START_TEST(stopped_daemon)
     uint64_t before, id;
 
     begin();
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
+    ck_assert(prompt_open(&w, d, 1));
     w.client->save_ms = KVC_SAVE_REPLY_MS;
     w.client->lookup_ms = 20;
     daemon_freeze(d);
     before = rpc_now_us();
     for (int i = 0; i < 10; i++) {
-        ck_assert_int_eq(prompt_save(&w, &id), KVC_E_DEADLINE);
+        ck_assert_int_eq(prompt_save_all(&w, &id), KVC_E_DEADLINE);
         ck_assert_int_eq(kvc_lookup(w.client, 0, &w.part, 1, w.keys, PROMPT_BLOCKS, 0, &lease),
                          KVC_E_DEADLINE);
         ck_assert_int_eq(kvc_ping(w.client), KVC_E_DEADLINE);
@@ -247,9 +246,9 @@ START_TEST(stopped_daemon)
     wait_for(prompt_owes_nothing(&w), 5000);
     ck_assert_uint_eq(prompt_figures(&w).blocks, 0);
     ck_assert_uint_eq(prompt_figures(&w).tiers[0].used_slots, 0);
-    ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+    ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
     ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
-    ck_assert(prompt_verify(&w));
+    ck_assert(prompt_is_whole(&w));
     prompt_close(&w);
     daemon_stop(d);
 }
@@ -262,20 +261,18 @@ START_TEST(forked_child_leaves_the_session_alone)
     pid_t child;
 
     begin();
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
+    ck_assert(prompt_open(&w, d, 1));
     child = proc_fork();
     if (child == 0) {
-        if (prompt_save(&w, &id) != KVC_E_FORKED || kvc_reconnect(w.client) != KVC_E_FORKED)
+        if (prompt_save_all(&w, &id) != KVC_E_FORKED || kvc_reconnect(w.client) != KVC_E_FORKED)
             _exit(1);
         prompt_close(&w);
-        _exit(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER)
-                  ? 0
-                  : 2); // a session of its own is fine
+        _exit(prompt_open(&w, d, 1) ? 0 : 2); // a session of its own is fine
     }
     proc_wait_ok(child, 5000);
-    ck_assert_int_eq(prompt_save(&w, &id), KVC_OK);
+    ck_assert_int_eq(prompt_save_all(&w, &id), KVC_OK);
     ck_assert_int_eq(kvc_wait(w.client, id, wait_patient_ms(5000), NULL), KVC_OK);
-    ck_assert(prompt_verify(&w));
+    ck_assert(prompt_is_whole(&w));
     prompt_close(&w);
     daemon_stop(d);
 }
@@ -288,14 +285,14 @@ START_TEST(publication_needs_no_further_call)
     uint32_t blocks = 0;
 
     begin();
-    ck_assert(prompt_open(&w, daemon_socket(d), KVC_ROLE_WORKER));
-    ck_assert(prompt_open(&r, daemon_socket(d), KVC_ROLE_READER));
-    ck_assert_int_eq(prompt_save(&w, NULL), KVC_OK);
+    ck_assert(prompt_open(&w, d, 1));
+    ck_assert(prompt_open_as(&r, d, 1, KVC_ROLE_READER));
+    ck_assert_int_eq(prompt_save_all(&w, NULL), KVC_OK);
     wait_for(kvc_probe(r.client, &r.part, 1, r.keys, PROMPT_BLOCKS, &blocks) == KVC_OK &&
                  blocks == PROMPT_BLOCKS,
              5000);
     prompt_close(&w);
-    ck_assert(prompt_verify(&r));
+    ck_assert(prompt_is_whole(&r));
     prompt_close(&r);
     daemon_stop(d);
 }
@@ -304,14 +301,14 @@ END_TEST
 static void *live_in_a_thread(void *arg)
 {
     struct prompt *w = arg;
-    bool ok = prompt_open(w, daemon_socket(d), KVC_ROLE_WORKER);
+    bool ok = prompt_open(w, d, 1);
     uint64_t id;
 
     for (int i = 0; i < 20 && ok; i++) {
-        ok = prompt_save(w, &id) == KVC_OK &&
+        ok = prompt_save_all(w, &id) == KVC_OK &&
              (id == 0 || kvc_wait(w->client, id, wait_patient_ms(5000), NULL) == KVC_OK);
         // Another thread may be filling the same keys.
-        ok = ok && wait_until(prompt_verify(w), 5000) &&
+        ok = ok && wait_until(prompt_is_whole(w), 5000) &&
              (i % 7 || kvc_reconnect(w->client) == KVC_OK);
     }
     prompt_close(w);
