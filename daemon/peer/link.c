@@ -12,6 +12,8 @@
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
 
+#define LOOK_MS 100u /* between two looks at the clock, while it greets */
+
 static void set_state(struct link *link, enum link_state state)
 {
     static const uint8_t legal[] = {
@@ -358,9 +360,12 @@ static void read_cb(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     take_frames(link);
 }
 
-static void greet_late_cb(uv_timer_t *timer)
+static void greet_look_cb(uv_timer_t *timer)
 {
-    link_end(container_of(timer, struct link, timer), "no greeting in time");
+    struct link *link = container_of(timer, struct link, timer);
+
+    if (clock_now_us() - link->began_us >= link->config->greet_ms * CLOCK_MS_US)
+        link_end(link, "no greeting in time");
 }
 
 /* Life. */
@@ -376,11 +381,11 @@ static struct link *make(const struct link_config *config, void *arg, enum secre
     link->config = config;
     link->side = side;
     link->state = side == SECRET_ASKER ? LINK_CONNECTING : LINK_GREETING;
-    link->heard_us = clock_now_us();
+    link->heard_us = link->began_us = clock_now_us();
     uv_tcp_init(config->loop, &link->tcp);
     uv_timer_init(config->loop, &link->timer);
     link->handles = 2;
-    uv_timer_start(&link->timer, greet_late_cb, config->greet_ms, 0);
+    uv_timer_start(&link->timer, greet_look_cb, LOOK_MS, LOOK_MS);
     return link;
 }
 

@@ -61,6 +61,7 @@ struct link {
     char name[LINK_NAME_MAX]; /* address of the other side */
     uint64_t epoch;           /* of the other side's start */
     uint64_t heard_us;        /* clock_us of the last message */
+    uint64_t began_us;
 
     /* Its own. */
     uv_tcp_t tcp;
