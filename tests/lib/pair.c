@@ -28,18 +28,15 @@ static size_t add(const char **to, size_t n, const char *const *from)
 static struct daemon *start(struct pair *p, uint32_t i, const char *const args[],
                             const char *const last_args[])
 {
-    /* So slow that a peer that lives is silent for some seconds. */
-    static const char *const patient[] = {"--peer-time", "60s", NULL};
     char *list = p->lists[i], *listen = p->listens[i];
-    const char *all[ARGS_MAX] = {"--peers", list, "--peer-listen", listen};
-    size_t n = 4;
+    const char *all[ARGS_MAX] = {"--peers", list, "--peer-listen", listen, "--peer-time", "60s"};
+    size_t n = 6;
 
     for (uint32_t j = 0; j < p->n; j++)
         if (j != i)
             snprintf(list + strlen(list), sizeof(p->lists[i]) - strlen(list), "%s127.0.0.1:%d",
                      list[0] != '\0' ? "," : "", p->ports[j]);
     snprintf(listen, sizeof(p->listens[i]), "127.0.0.1:%d", p->ports[i]);
-    n = add(all, n, check_valgrind() ? patient : NULL);
     n = add(all, n, args);
     n = add(all, n, i + 1 == p->n ? last_args : NULL);
     all[n] = NULL;
@@ -58,6 +55,12 @@ static bool is_linked(const struct daemon *d, uint32_t n)
     return true;
 }
 
+void pair_linked(const struct pair *p)
+{
+    for (uint32_t i = 0; i < p->n; i++)
+        wait_for(is_linked(p->daemons[i], p->n - 1), LINKED_MS);
+}
+
 void pair_open_with(struct pair *p, uint32_t n, const char *const args[],
                     const char *const last_args[])
 {
@@ -66,8 +69,7 @@ void pair_open_with(struct pair *p, uint32_t n, const char *const args[],
         p->ports[i] = port_take();
     for (uint32_t i = 0; i < n; i++)
         p->daemons[i] = start(p, i, args, last_args);
-    for (uint32_t i = 0; i < n; i++)
-        wait_for(is_linked(p->daemons[i], n - 1), LINKED_MS);
+    pair_linked(p);
 }
 
 void pair_open(struct pair *p, uint32_t n, const char *const args[])

@@ -27,6 +27,8 @@ struct pair {
 };
 
 // args as for daemon_start(), of all of them. Returns when every one is linked with every other.
+// None is taken for dead because it is silent, which on a busy machine it is for seconds, unless
+// they say --peer-time.
 void pair_open(struct pair *p, uint32_t n, const char *const args[]);
 // The same with arguments that only the last one gets, too.
 void pair_open_with(struct pair *p, uint32_t n, const char *const args[],
@@ -34,6 +36,8 @@ void pair_open_with(struct pair *p, uint32_t n, const char *const args[],
 void pair_close(struct pair *p);
 // The same, and each daemon is at rest then.
 void pair_end(struct pair *p);
+// Waits until every one is linked with every other, again.
+void pair_linked(const struct pair *p);
 
 // What a daemon says of its i-th peer that it asks ("serves"), or that asks it ("asks"); false:
 // there is none.

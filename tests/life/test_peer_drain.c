@@ -11,7 +11,7 @@
 #include "tests/lib/wait.h"
 
 #define MS        8000
-#define REMOTE_MS 24000 /* of a silent peer: a quarter of it */
+#define REMOTE_MS 60000 /* of a silent peer: a quarter of it */
 
 static struct pair p;
 static struct engine a, b; /* workers of the first daemon, and of the second, which asks */

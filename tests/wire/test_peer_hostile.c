@@ -24,9 +24,7 @@ static struct engine a, b;
 
 static void begin(void)
 {
-    static const char *const args[] = {"--peer-time", "1s", NULL};
-
-    pair_open(&p, 2, args);
+    pair_open(&p, 2, NULL);
     engine_open(&a, daemon_socket(p.daemons[0]));
     engine_open_with_peers(&b, daemon_socket(p.daemons[1]), wait_patient_ms(MS));
     engine_put(&a, 100, 100);
@@ -153,17 +151,22 @@ END_TEST
 
 START_TEST(who_says_nothing_is_cut)
 {
-    int socks[8];
+    int socks[8], fds;
 
     begin();
+    fds = daemon_fds(p.daemons[0]);
     for (int i = 0; i < 8; i++)
         socks[i] = dial();
     for (int i = 0; i < 8; i++) {
         hello(frame);
         send_all(socks[i], frame, (size_t)i * 8); /* never the whole */
     }
+    wait_for(daemon_fds(p.daemons[0]) >= fds + 8, MS);
+    daemon_clock_advance(p.daemons[0], 61000000);
     for (int i = 0; i < 8; i++)
         expect_closed(socks[i]);
+    /* Nor had its peer said anything for so long. */
+    pair_linked(&p);
     end();
 }
 END_TEST
@@ -173,11 +176,10 @@ END_TEST
 /* As many as may be connected, and more; a peer that comes after them is let in all the same. */
 START_TEST(T13_who_says_nothing_keeps_nobody_out)
 {
-    static const char *const args[] = {"--peer-time", "60s", NULL};
     int socks[SILENT];
     struct pair_row row;
 
-    pair_open(&p, 2, args);
+    pair_open(&p, 2, NULL);
     engine_open(&a, daemon_socket(p.daemons[0]));
     engine_put(&a, 100, 100);
     for (int i = 0; i < SILENT; i++)
