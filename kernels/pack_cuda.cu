@@ -23,19 +23,22 @@ struct piece {
     uint32_t tail;           /* bytes behind them, only in a slice's last piece */
 };
 
-/* A unit from memory that is aligned to no more than `align` bytes. */
+/*
+ * A unit from memory that is aligned to no more than `align` bytes. Past the L1 cache: what a
+ * launch reads that begins early may have been written since its multiprocessor last read there.
+ */
 template <uint32_t align> __device__ uint4 load_unit(const uint8_t *from)
 {
     if constexpr (align == 16) {
-        return *(const uint4 *)from;
+        return __ldcg((const uint4 *)from);
     } else if constexpr (align == 4) {
         const uint32_t *words = (const uint32_t *)from;
-        return make_uint4(words[0], words[1], words[2], words[3]);
+        return make_uint4(__ldcg(words), __ldcg(words + 1), __ldcg(words + 2), __ldcg(words + 3));
     } else {
         uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            words[i / 4] |= (uint32_t)from[i] << (i % 4 * 8);
+            words[i / 4] |= (uint32_t)__ldcg(from + i) << (i % 4 * 8);
         return make_uint4(words[0], words[1], words[2], words[3]);
     }
 }
@@ -113,7 +116,7 @@ template <bool gather, bool summed> __device__ uint64_t copy_tail(const struct p
     uint64_t half[2] = {0, 0};
     for (uint32_t i = 0; i < piece.tail; i++) {
         uint64_t at = piece.units * 16 + i;
-        uint8_t byte = gather ? piece.paged[at] : piece.packed[at];
+        uint8_t byte = __ldcg(gather ? piece.paged + at : piece.packed + at);
         (gather ? piece.packed : piece.paged)[at] = byte;
         if (i < 8)
             half[0] |= (uint64_t)byte << (i * 8);
