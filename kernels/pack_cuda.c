@@ -45,7 +45,7 @@ static int see_whether_they_wait(struct pack_cuda *cuda)
     const int ptx_version = 5; /* CU_FUNC_ATTRIBUTE_PTX_VERSION: the virtual architecture */
     int architecture = 0;
     int rc = cuda->driver->function_attribute(&architecture, ptx_version,
-                                              cuda->kernels[0][0][0].function);
+                                              cuda->kernels[0][0][0][0].function);
 
     cuda->chains = architecture >= 90;
     return rc;
@@ -53,10 +53,14 @@ static int see_whether_they_wait(struct pack_cuda *cuda)
 
 kvc_status pack_cuda_open(struct pack_cuda *cuda, const struct pack_cuda_driver *driver, int *error)
 {
-    static const char *const names[8] = {
-        "pack_gather",  "pack_gather_small",  "pack_gather_summed",  "pack_gather_small_summed",
-        "pack_scatter", "pack_scatter_small", "pack_scatter_summed", "pack_scatter_small_summed",
+#define BOTH(name) name, name "_short"
+    static const char *const names[16] = {
+        BOTH("pack_gather"),         BOTH("pack_gather_small"),
+        BOTH("pack_gather_summed"),  BOTH("pack_gather_small_summed"),
+        BOTH("pack_scatter"),        BOTH("pack_scatter_small"),
+        BOTH("pack_scatter_summed"), BOTH("pack_scatter_small_summed"),
     };
+#undef BOTH
     const int multiprocessor_count = 16; /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */
 
     if (!pack_cuda_built())
@@ -71,9 +75,9 @@ kvc_status pack_cuda_open(struct pack_cuda *cuda, const struct pack_cuda_driver 
         rc = driver->module_load(&opened.module, image);
     if (rc != 0)
         goto failed;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 16; i++) {
         rc = open_kernel(&opened, names[i], multiprocessors,
-                         &opened.kernels[i / 4][i / 2 % 2][i % 2]);
+                         &opened.kernels[i / 8][i / 4 % 2][i / 2 % 2][i % 2]);
         if (rc != 0)
             goto unload;
     }
@@ -195,20 +199,26 @@ static bool set_pieces(struct pack_cuda_args *args, const struct pack_cuda_job *
     return tail->small != 0;
 }
 
-static void set_blocks(struct pack_cuda_args *args, const struct pack_cuda_job *job)
+/* The lists. Returns whether they are short. */
+static bool set_blocks(struct pack_cuda_args *args, const struct pack_cuda_job *job)
 {
+    struct pack_cuda_span_args *spans = (void *)args->list;
+    uint64_t *slots = args->list + job->n_spans * PACK_CUDA_SPAN_WORDS;
+    uint32_t *ids = (uint32_t *)(slots + job->n_blocks);
     uint32_t first = 0;
 
     args->n_blocks = job->n_blocks;
-    for (uint32_t b = 0; b < job->n_blocks; b++) {
-        args->ids[b] = job->blocks[b].id;
-        args->slots[b] = (uintptr_t)job->blocks[b].slot;
-    }
     args->n_spans = job->n_spans;
+    args->slots = (uint32_t)(slots - args->list);
+    args->ids = (uint32_t)(ids - (uint32_t *)args->list);
+    for (uint32_t b = 0; b < job->n_blocks; b++) {
+        ids[b] = job->blocks[b].id;
+        slots[b] = (uintptr_t)job->blocks[b].slot;
+    }
     for (uint32_t i = 0; i < job->n_spans; i++) {
         const struct pack_cuda_span *span = &job->spans[i];
 
-        args->spans[i] = (struct pack_cuda_span_args){
+        spans[i] = (struct pack_cuda_span_args){
             .cells = span->cells,
             .word = span->word,
             .word_value = span->word_value,
@@ -217,6 +227,7 @@ static void set_blocks(struct pack_cuda_args *args, const struct pack_cuda_job *
         };
         first += span->n_blocks;
     }
+    return args->ids + job->n_blocks <= PACK_CUDA_SHORT_WORDS * 2;
 }
 
 /* More than run at a time if each still has much to do: those that begin when others have ended
@@ -276,7 +287,7 @@ kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda
     const bool summed = job->n_spans > 0 && job->spans[0].cells != 0;
     struct pack_cuda_args args = {.far = job->far};
     const struct pack_cuda_kernel *kernel;
-    bool small;
+    bool small, is_short;
     int rc;
 
     if (job->n_blocks > PACK_CUDA_BLOCKS || job->n_spans > PACK_CUDA_SPANS)
@@ -286,9 +297,9 @@ kvc_status pack_cuda_launch(const struct pack_cuda *cuda, const struct pack_cuda
     small = set_pieces(&args, job);
     if (job->n_spans == 0 && job->n_blocks * args.pieces == 0)
         return KVC_OK;
-    set_blocks(&args, job);
+    is_short = set_blocks(&args, job);
     args.scratch = job->n_spans > 0 ? job->scratch : 0;
-    kernel = &cuda->kernels[job->direction][summed][small];
+    kernel = &cuda->kernels[job->direction][summed][small][is_short];
     args.follows = job->follows && may_chain(cuda, job, stream);
     args.more = job->more && may_chain(cuda, job, stream);
     rc = launch(cuda, kernel, set_shares(&args, job, kernel, small), &args, stream);

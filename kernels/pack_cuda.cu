@@ -13,6 +13,7 @@ constexpr uint32_t piece_units = PACK_CUDA_PIECE_BYTES / CHECKSUM_UNIT;
 
 static_assert(sizeof(struct pack_cuda_row) == 32, "two accesses");
 static_assert(sizeof(struct pack_cuda_args) <= 4096, "the parameter space of every architecture");
+static_assert(sizeof(struct pack_cuda_span_args) % sizeof(uint64_t) == 0, "lists are closed up");
 static_assert(PACK_CUDA_BLOCKS == PACK_CUDA_THREADS, "a thread for each block's sum");
 static_assert(PACK_CUDA_SPANS <= 32, "a lane for each span");
 
@@ -192,8 +193,8 @@ __device__ struct piece find_piece(const struct pack_cuda_args &args, uint32_t b
         bytes = PACK_CUDA_PIECE_BYTES;
 
     struct piece piece;
-    piece.paged = (uint8_t *)(paged.x + args.ids[b] * paged.y + start);
-    piece.packed = (uint8_t *)(args.slots[b] + (uint64_t)(uint32_t)packed.y * 16 + start);
+    piece.paged = (uint8_t *)(paged.x + pack_cuda_ids(&args)[b] * paged.y + start);
+    piece.packed = (uint8_t *)(pack_cuda_slots(&args)[b] + (uint64_t)(uint32_t)packed.y * 16 + start);
     piece.key = packed.x + (uint64_t)number * piece_units * CHECKSUM_STEP;
     piece.units = bytes / 16;
     piece.tail = bytes % 16;
@@ -210,9 +211,9 @@ __device__ uint64_t copy_small(const struct pack_cuda_args &args, uint32_t b, ui
 {
     const uint32_t end = args.n_slices * args.each;
     const uint32_t first = at * PACK_CUDA_SMALL_UNITS + lane;
-    uint8_t *packed = (uint8_t *)(args.slots[b] + (uint64_t)args.first_slice * args.each * 16);
+    uint8_t *packed = (uint8_t *)(pack_cuda_slots(&args)[b] + (uint64_t)args.first_slice * args.each * 16);
     uint8_t *paged[PACK_CUDA_SMALL_ROWS];
-    uint64_t keys[PACK_CUDA_SMALL_ROWS], id = args.ids[b], sum = 0;
+    uint64_t keys[PACK_CUDA_SMALL_ROWS], id = pack_cuda_ids(&args)[b], sum = 0;
     uint4 v[PACK_CUDA_SMALL_ROWS];
 
 #pragma unroll
@@ -270,8 +271,8 @@ __device__ bool count_pieces(const struct pack_cuda_args &args, uint32_t number,
                              uint32_t end)
 {
     struct pack_cuda_scratch *scratch = (struct pack_cuda_scratch *)args.scratch;
-    const uint32_t begin = args.spans[number].first_block * args.pieces;
-    const uint32_t all = args.spans[number].n_blocks * args.pieces;
+    const uint32_t begin = pack_cuda_spans(&args)[number].first_block * args.pieces;
+    const uint32_t all = pack_cuda_spans(&args)[number].n_blocks * args.pieces;
     const uint32_t from = max(begin, first), to = min(begin + all, end);
 
     if (all == 0)
@@ -320,7 +321,7 @@ __device__ void publish(const struct pack_cuda_args &args, uint32_t first, uint3
 
     if constexpr (summed) {
         for (uint32_t rest = ended; rest != 0; rest &= rest - 1) {
-            const struct pack_cuda_span_args &span = args.spans[__ffs(rest) - 1];
+            const struct pack_cuda_span_args &span = pack_cuda_spans(&args)[__ffs(rest) - 1];
             if (thread < span.n_blocks)
                 ((volatile uint64_t *)span.cells)[thread] =
                     atomicExch((unsigned long long *)scratch->sums[span.first_block + thread], 0);
@@ -330,8 +331,9 @@ __device__ void publish(const struct pack_cuda_args &args, uint32_t first, uint3
     if (thread < lanes && (ended >> thread & 1) != 0) {
         scratch->done[thread] = 0;
         fence_system();
-        if (args.spans[thread].word != 0)
-            *(volatile uint64_t *)args.spans[thread].word = args.spans[thread].word_value;
+        const struct pack_cuda_span_args &span = pack_cuda_spans(&args)[thread];
+        if (span.word != 0)
+            *(volatile uint64_t *)span.word = span.word_value;
     }
 }
 
@@ -409,11 +411,17 @@ __device__ void copy_job(const struct pack_cuda_args &args)
 
 } // namespace
 
+/* Of each kernel one more, whose parameter has room for a short list only. */
 #define PACK_KERNEL(name, gather, summed, small)                                                   \
     extern "C" __global__ void __launch_bounds__(PACK_CUDA_THREADS, 3)                             \
         name(const __grid_constant__ struct pack_cuda_args args)                                   \
     {                                                                                              \
         copy_job<gather, summed, small>(args);                                                     \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(PACK_CUDA_THREADS, 3)                             \
+        name##_short(const __grid_constant__ struct pack_cuda_short_args args)                     \
+    {                                                                                              \
+        copy_job<gather, summed, small>(*(const struct pack_cuda_args *)&args);                    \
     }
 
 PACK_KERNEL(pack_gather, true, false, false)

@@ -59,8 +59,9 @@ struct pack_cuda {
     const struct pack_cuda_driver *driver;
     void *module;
     bool chains; /* whether launches may run into each other */
-    /* Gather, scatter; without and with checksums; of large and of small slices. */
-    struct pack_cuda_kernel kernels[2][2][2];
+    /* Gather, scatter; without and with checksums; of large and of small slices; of as many blocks
+     * and spans as there may be, and of few. */
+    struct pack_cuda_kernel kernels[2][2][2][2];
 };
 
 /* Whether this build has device code: it was made with nvcc. */

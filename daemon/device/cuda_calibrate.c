@@ -137,7 +137,7 @@ static int measure(const struct trial *t, uint32_t thread_blocks, float *best)
 
 static int choose(const struct trial *t, uint32_t *chosen, float *ms)
 {
-    const uint32_t most = t->gpu->pack.kernels[PACK_CUDA_GATHER][0][0].thread_blocks;
+    const uint32_t most = t->gpu->pack.kernels[PACK_CUDA_GATHER][0][0][0].thread_blocks;
     float all = 0, some = 0;
     int error = measure(t, 0, &all);
 

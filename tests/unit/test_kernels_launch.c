@@ -8,9 +8,10 @@
 #include "tests/lib/check_main.h"
 
 #define STREAM ((void *)0x5)
-/* Of a gather without checksums. */
-#define LARGE ((void *)1)
-#define SMALL ((void *)2)
+/* Of a gather without checksums; and that with as long lists as there may be. */
+#define LARGE      ((void *)2)
+#define SMALL      ((void *)4)
+#define LONG(name) ((void *)((uintptr_t)(name)-1))
 
 static struct {
     struct pack_cuda_args args;
@@ -27,7 +28,9 @@ static int note_launch(void *function, unsigned grid_x, unsigned grid_y, unsigne
     ck_assert_uint_eq(grid_y * grid_z * block_y * block_z, 1);
     ck_assert_uint_eq(block_x, PACK_CUDA_THREADS);
     ck_assert(shared_bytes == 0 && extra == NULL);
-    memcpy(&seen.args, parameters[0], sizeof(seen.args));
+    memset(&seen.args, 0xa5, sizeof(seen.args));
+    memcpy(&seen.args, parameters[0],
+           (uintptr_t)function % 2 == 0 ? sizeof(struct pack_cuda_short_args) : sizeof(seen.args));
     seen.function = function;
     seen.stream = stream;
     seen.grid = grid_x;
@@ -58,10 +61,14 @@ static const struct pack_cuda_driver driver = {
     {                                                                                              \
         .function = (void *)(uintptr_t)(n), .thread_blocks = 100                                   \
     }
+#define KERNELS(n)                                                                                 \
+    {                                                                                              \
+        KERNEL(n), KERNEL((n) + 1)                                                                 \
+    }
 static const struct pack_cuda cuda = {
     .driver = &driver,
-    .kernels = {{{KERNEL(1), KERNEL(2)}, {KERNEL(3), KERNEL(4)}},
-                {{KERNEL(5), KERNEL(6)}, {KERNEL(7), KERNEL(8)}}},
+    .kernels = {{{KERNELS(1), KERNELS(3)}, {KERNELS(5), KERNELS(7)}},
+                {{KERNELS(9), KERNELS(11)}, {KERNELS(13), KERNELS(15)}}},
 };
 
 /* n slices of so many bytes, whose table is made; the engine's memory is nowhere. */
@@ -188,18 +195,49 @@ START_TEST(spans_are_the_blocks_in_order)
     s.job.spans = spans;
     s.job.n_spans = 3;
     ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert(seen.function == (void *)3 && seen.stream == STREAM);
+    ck_assert(seen.function == (void *)6 && seen.stream == STREAM);
     ck_assert(seen.args.n_blocks == 10 && seen.args.n_spans == 3 && seen.args.scratch == 0x8000);
     for (uint32_t i = 0, first = 0; i < 3; first += spans[i++].n_blocks) {
-        ck_assert_uint_eq(seen.args.spans[i].first_block, first);
-        ck_assert_uint_eq(seen.args.spans[i].n_blocks, spans[i].n_blocks);
-        ck_assert_uint_eq(seen.args.spans[i].cells, spans[i].cells);
-        ck_assert_uint_eq(seen.args.spans[i].word, spans[i].word);
-        ck_assert_uint_eq(seen.args.spans[i].word_value, spans[i].word_value);
+        const struct pack_cuda_span_args *span = &pack_cuda_spans(&seen.args)[i];
+
+        ck_assert_uint_eq(span->first_block, first);
+        ck_assert_uint_eq(span->n_blocks, spans[i].n_blocks);
+        ck_assert_uint_eq(span->cells, spans[i].cells);
+        ck_assert_uint_eq(span->word, spans[i].word);
+        ck_assert_uint_eq(span->word_value, spans[i].word_value);
     }
     for (uint32_t b = 0; b < 10; b++) {
-        ck_assert_uint_eq(seen.args.ids[b], 7 * b);
-        ck_assert_uint_eq(seen.args.slots[b], 0x40000000 + b * 512);
+        ck_assert_uint_eq(pack_cuda_ids(&seen.args)[b], 7 * b);
+        ck_assert_uint_eq(pack_cuda_slots(&seen.args)[b], 0x40000000 + b * 512);
+    }
+}
+END_TEST
+
+/* Of every number of spans and blocks the last ones are in the parameter that the kernel has. */
+START_TEST(lists_are_as_short_as_they_can_be)
+{
+    struct pack_cuda_span spans[PACK_CUDA_SPANS] = {0};
+    struct setup s;
+
+    set_up(&s, 4, 8192, 1);
+    s.job.spans = spans;
+    for (uint32_t n_spans = 0; n_spans <= PACK_CUDA_SPANS; n_spans++) {
+        for (uint32_t n = 1; n <= PACK_CUDA_BLOCKS; n++) {
+            const uint32_t words = n_spans * PACK_CUDA_SPAN_WORDS + n + (n + 1) / 2;
+
+            s.job.n_blocks = n;
+            s.job.n_spans = n_spans;
+            if (n_spans > 0)
+                spans[n_spans - 1] = (struct pack_cuda_span){.n_blocks = n, .word = 0x200 + n};
+            ck_assert_int_eq(launch(&s), KVC_OK);
+            ck_assert_ptr_eq(seen.function, words <= PACK_CUDA_SHORT_WORDS ? LARGE : LONG(LARGE));
+            ck_assert_uint_eq(pack_cuda_ids(&seen.args)[n - 1], 7 * (n - 1));
+            ck_assert_uint_eq(pack_cuda_slots(&seen.args)[n - 1], 0x40000000 + (n - 1) * 512);
+            if (n_spans > 0)
+                ck_assert_uint_eq(pack_cuda_spans(&seen.args)[n_spans - 1].word, 0x200 + n);
+        }
+        if (n_spans > 0)
+            spans[n_spans - 1] = (struct pack_cuda_span){0};
     }
 }
 END_TEST
@@ -270,7 +308,7 @@ START_TEST(small_slices_have_no_more_thread_blocks_than_run)
 
     set_up(&s, 64, 576, PACK_CUDA_BLOCKS);
     ck_assert_int_eq(launch(&s), KVC_OK);
-    ck_assert_ptr_eq(seen.function, SMALL);
+    ck_assert_ptr_eq(seen.function, LONG(SMALL));
     check_shares(100, 46, 8);
 }
 END_TEST
@@ -310,5 +348,6 @@ END_TEST
 CHECK_MAIN("kernels/launch", CHECK_UNIT_S, only_what_follows_its_own_copy_begins_early,
            slices_that_are_alike_are_found_by_a_multiplication,
            only_small_slices_that_are_alike_share_pieces, spans_are_the_blocks_in_order,
-           what_is_not_launched, thread_blocks_have_so_much_to_do_and_are_no_more_than_may,
+           lists_are_as_short_as_they_can_be, what_is_not_launched,
+           thread_blocks_have_so_much_to_do_and_are_no_more_than_may,
            small_slices_have_no_more_thread_blocks_than_run)

@@ -312,6 +312,9 @@ int fake_module_unload(void *module)
     return 0;
 }
 
+// Kernels with a full list; behind them those with a short one, in the same order.
+#define FULL_KERNELS 8
+
 int fake_module_function(void **function, void *module, const char *name)
 {
     static const char *const names[] = {"pack_gather",
@@ -325,11 +328,14 @@ int fake_module_function(void **function, void *module, const char *name)
 
     (void)module;
     NEED_CONTEXT;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(name, names[i]) == 0) {
-            *function = (void *)(i + 1);
-            return 0;
-        }
+    for (size_t i = 0; i < FULL_KERNELS; i++) {
+        const size_t n = strlen(names[i]);
+
+        if (strncmp(name, names[i], n) != 0 || (name[n] != 0 && strcmp(name + n, "_short") != 0))
+            continue;
+        *function = (void *)(i + 1 + (name[n] != 0 ? FULL_KERNELS : 0));
+        return 0;
+    }
     return NOT_FOUND;
 }
 
@@ -378,13 +384,18 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
                 unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream,
                 void **parameters, void **extra)
 {
-    const struct pack_cuda_args *args = parameters[0];
-    const struct pack_cuda_row *rows = (const void *)(uintptr_t)args->rows;
+    struct pack_cuda_args copy, *args = &copy;
+    const struct pack_cuda_row *rows;
+    const bool is_short = (uintptr_t)function > FULL_KERNELS;
     const bool gather = (uintptr_t)function % 2 == 1;
     const bool summed = ((uintptr_t)function - 1) / 2 % 2 == 1;
     const bool behind = launched == stream;
+    const struct pack_cuda_span_args *spans = pack_cuda_spans(args);
     uint64_t sums[PACK_CUDA_BLOCKS];
 
+    memset(args, 0xa5, sizeof(*args));
+    memcpy(args, parameters[0], is_short ? sizeof(struct pack_cuda_short_args) : sizeof(*args));
+    rows = (const void *)(uintptr_t)args->rows;
     (void)grid_y;
     (void)grid_z;
     (void)block_x;
@@ -411,8 +422,10 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
         uint64_t sum = 0;
 
         for (uint32_t s = args->first_slice; s < args->first_slice + args->n_slices; s++) {
-            uint8_t *paged = (uint8_t *)(uintptr_t)(rows[s].base + args->ids[b] * rows[s].stride);
-            uint8_t *packed = (uint8_t *)(uintptr_t)(args->slots[b] + rows[s].offset * 16ull);
+            uint8_t *paged =
+                (uint8_t *)(uintptr_t)(rows[s].base + pack_cuda_ids(args)[b] * rows[s].stride);
+            uint8_t *packed =
+                (uint8_t *)(uintptr_t)(pack_cuda_slots(args)[b] + rows[s].offset * 16ull);
 
             sum +=
                 gather ? copy_slice(packed, paged, &rows[s]) : copy_slice(paged, packed, &rows[s]);
@@ -420,7 +433,7 @@ int fake_launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_
         sums[b] = sum;
     }
     for (uint32_t i = 0; i < args->n_spans; i++) {
-        const struct pack_cuda_span_args *span = &args->spans[i];
+        const struct pack_cuda_span_args *span = &spans[i];
 
         if (summed && span->n_blocks > 0)
             memcpy((void *)(uintptr_t)span->cells, sums + span->first_block,
