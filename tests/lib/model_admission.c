@@ -1,10 +1,11 @@
 /* What a save must have been able to get, by what was free or clean before the call. */
 #include "tests/lib/model.h"
 
-/* Whether nothing keeps a published block from being dropped from the gpu tier. */
-static bool is_evictable(struct model *m, const struct model_save *s, uint32_t slot)
+/* Whether nothing keeps a published block from being dropped from a tier. */
+static bool is_evictable(struct model *m, const struct model_save *s, enum tier_kind tier,
+                         uint32_t slot)
 {
-    const struct model_seen *seen = &m->seen[TIER_GPU][slot];
+    const struct model_seen *seen = &m->seen[tier][slot];
 
     if (seen->state != SLOT_READY || model_is_leased(m, seen->part, seen->key, true) ||
         m->pinned[seen->part][seen->key])
@@ -31,41 +32,46 @@ static bool is_evictable(struct model *m, const struct model_save *s, uint32_t s
 static void count_slot(struct model *m, const struct model_save *s, uint32_t slot,
                        struct model_room *r)
 {
-    const struct model_seen *seen = &m->seen[TIER_GPU][slot];
+    const struct model_seen *seen = &m->seen[r->tier][slot];
     uint32_t ns;
 
     r->free += seen->state == SLOT_FREE;
     if (seen->state != SLOT_READY)
         return;
     ns = m->parts[seen->part].namespace_;
-    if (!model_is_ready(m, seen->part, seen->key, TIER_HOST))
+    if (r->tier == TIER_HOST)
+        r->clean[ns] += ns == r->taker && !model_is_ready(m, seen->part, seen->key, TIER_GPU) &&
+                        is_evictable(m, s, r->tier, slot);
+    else if (!model_is_ready(m, seen->part, seen->key, TIER_HOST))
         r->dirty[ns]++;
     else
-        r->clean[ns] += is_evictable(m, s, slot);
+        r->clean[ns] += is_evictable(m, s, r->tier, slot);
 }
 
 /*
- * Of so many slots of the gpu tier, those that a save of one entry must have been able to get: free
- * ones and those of clean blocks that its namespace may take. Counted from before the call.
+ * Of so many slots of the tier, those that a save of one entry must have been able to get: free
+ * ones, and in the gpu tier those of clean blocks that its namespace may take, in the host tier
+ * those of its own blocks that are nowhere else, whoever gives. Counted from before the call.
  */
 static uint32_t room_before(struct model *m, const struct model_save *s, uint32_t missing)
 {
-    const struct table_tier *t = &table_header(m->table)->tiers[TIER_GPU];
+    const enum tier_kind tier = s->to_host ? TIER_HOST : TIER_GPU;
+    const struct table_tier *t = &table_header(m->table)->tiers[tier];
     const struct model_part *part = &m->parts[s->part[0]];
     struct model_room r;
     uint32_t room = 0;
 
-    model_room_begin(m, s->part[0], TIER_GPU, &r);
+    model_room_begin(m, s->part[0], tier, &r);
     for (uint32_t e = 0; e < t->extents; e++) {
-        const struct table_extent *extent = table_extent(m->table, TIER_GPU, e);
+        const struct table_extent *extent = table_extent(m->table, tier, e);
         uint32_t first = e * t->slots_per_extent;
         struct slots_extent look;
 
-        store_look_at_extent(m->store, TIER_GPU, e, &look);
+        store_look_at_extent(m->store, tier, e, &look);
         if (extent->slot_bytes != part->layout.slot_bytes ||
             extent->tenant != m->tenants[part->tenant] || look.closed)
             continue;
-        if (!s->by_daemon && !model_maps_slot(m, &m->owners[s->owner], TIER_GPU, first))
+        if (!s->by_daemon && !model_maps_slot(m, &m->owners[s->owner], tier, first))
             return 0;
         for (uint32_t i = 0; i == 0 || (i + 1) * extent->slot_bytes <= t->extent_bytes; i++)
             count_slot(m, s, first + i, &r);
@@ -80,7 +86,7 @@ void model_expect_admission(struct model *m, const struct model_save *s)
 {
     uint32_t missing = 0, room;
 
-    if (s->n_entries != 1 || s->n_keys == 0 || s->to_host || s->opened != m->step || s->aborted ||
+    if (s->n_entries != 1 || s->n_keys == 0 || s->opened != m->step || s->aborted ||
         m->fault)
         return;
     for (uint32_t k = 0; k < s->n_keys; k++)
