@@ -115,6 +115,22 @@ START_TEST(a_scan_takes_nothing_below_a_share_of_either_tier)
 }
 END_TEST
 
+/* Saves that ask for the host tier are under its shares like what is demoted to it. */
+START_TEST(a_scan_to_the_host_takes_nothing_below_a_share)
+{
+    open_namespaces(16, 16);
+    kit.place = STORE_PLACE_HOST_ONLY;
+    put(0, 0, 16); /* over its share as soon as somebody else comes */
+    scan(1, 100, 60);
+    ck_assert_uint_eq(used(0, TIER_HOST), 8);
+    ck_assert_uint_eq(used(1, TIER_HOST), 8);
+    ck_assert_uint_eq(count(0, 0, 16), 8);
+    ck_assert_uint_eq(count(1, 152, 8), 8);
+    ck_assert_uint_eq(used(0, TIER_GPU) + used(1, TIER_GPU), 0);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(a_namespace_over_its_share_gives_first)
 {
     open_namespaces(16, 0);
@@ -365,7 +381,7 @@ END_TEST
 
 CHECK_MAIN("store/quota", CHECK_UNIT_S, a_scan_takes_nothing_below_a_share,
            a_scan_takes_nothing_below_a_share_of_either_tier,
-           a_namespace_over_its_share_gives_first,
+           a_scan_to_the_host_takes_nothing_below_a_share, a_namespace_over_its_share_gives_first,
            who_has_nothing_to_give_takes_nothing_below_a_share, a_quota_is_the_share,
            quotas_of_more_than_there_is_share_it, what_rules_say_is_in_force_until_a_quota_is_set,
            what_is_left_of_a_model_gives_first, a_scan_takes_no_extent_below_a_share,
