@@ -142,35 +142,42 @@ static kvc_status forget_empty(kvc_client *client, struct codec_lookup_reply *re
     return status;
 }
 
-kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts, uint32_t n_parts,
-                      const uint8_t *keys, uint32_t n_keys, uint32_t ms, kvc_lease *lease)
+static kvc_status look_up(kvc_client *client, struct codec_lookup *lookup, const kvc_part *parts,
+                          uint32_t n_parts, const uint8_t *keys, uint32_t n_keys, kvc_lease *lease)
 {
-    struct codec_lookup lookup = {
-        .request = request, .lease_ms = ms, .remote_ms = client != NULL ? client->remote_ms : 0};
     struct codec_lookup_reply reply = {0};
     uint64_t deadline_us;
-    kvc_status status = enter_lookup(client, parts, n_parts, keys, n_keys, lease, &lookup);
+    kvc_status status = enter_lookup(client, parts, n_parts, keys, n_keys, lease, lookup);
 
     if (status != KVC_OK)
         return status;
     /* Of all packets together: who asks has so much time for a prompt, however long it is. */
     deadline_us = rpc_deadline_us(client->lookup_ms);
-    lookup.keys = keys;
-    lookup.n_keys = n_keys < client->keys_max ? n_keys : client->keys_max;
-    lookup.more = n_keys > lookup.n_keys;
+    lookup->keys = keys;
+    lookup->n_keys = n_keys < client->keys_max ? n_keys : client->keys_max;
+    lookup->more = n_keys > lookup->n_keys;
     if (n_keys > 0) {
-        status = ask(client, &lookup, deadline_us, &reply);
-        if (status == KVC_OK && reply.reach > lookup.n_keys)
+        status = ask(client, lookup, deadline_us, &reply);
+        if (status == KVC_OK && reply.reach > lookup->n_keys)
             status = client_distrust(client, "LookupReply.count", "more than was asked for");
     }
     if (status == KVC_OK)
-        status = append(client, &lookup, keys, n_keys, deadline_us, &reply);
+        status = append(client, lookup, keys, n_keys, deadline_us, &reply);
     if (status == KVC_OK)
         status = forget_empty(client, &reply);
     if (status != KVC_OK)
         return status;
     set_lease(&reply, reply.count, lease);
     return KVC_OK;
+}
+
+kvc_status kvc_lookup(kvc_client *client, uint64_t request, const kvc_part *parts, uint32_t n_parts,
+                      const uint8_t *keys, uint32_t n_keys, uint32_t ms, kvc_lease *lease)
+{
+    struct codec_lookup lookup = {
+        .request = request, .lease_ms = ms, .remote_ms = client != NULL ? client->remote_ms : 0};
+
+    return look_up(client, &lookup, parts, n_parts, keys, n_keys, lease);
 }
 
 static kvc_status ask_remote(kvc_client *client, uint64_t fetch, uint32_t ms, bool decline,
@@ -223,12 +230,13 @@ static bool all_full(kvc_client *client, const kvc_part *parts, uint32_t n_parts
 }
 
 /* With other rules than full a packet means nothing without those before it, which a lease holds.
- */
+ * No peer is asked for anything, as by other probes. */
 static kvc_status probe_by_lease(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
                                  const uint8_t *keys, uint32_t n_keys, uint32_t *blocks)
 {
+    struct codec_lookup lookup = {0};
     kvc_lease lease;
-    kvc_status status = kvc_lookup(client, 0, parts, n_parts, keys, n_keys, 0, &lease);
+    kvc_status status = look_up(client, &lookup, parts, n_parts, keys, n_keys, &lease);
 
     if (status == KVC_OK && lease.id != 0)
         status = release_aside(client, lease.id);

@@ -16,6 +16,7 @@ static struct kv kv;
 static kvc_part part;
 static uint8_t keys[KEYS * KVC_KEY_BYTES];
 static kvc_lease lease;
+static uint32_t remote_ms;
 
 static void begin(fake_hook *hook, uint32_t lookup_ms)
 {
@@ -25,6 +26,7 @@ static void begin(fake_hook *hook, uint32_t lookup_ms)
     fake = fake_start(hook);
     options.socket = fake->socket;
     options.connect_ms = wait_patient_ms(5000);
+    options.remote_ms = remote_ms;
     ck_assert_int_eq(kvc_connect(&options, &client), KVC_OK);
     kv_init(&kv, (const uint32_t[]){512}, 1, 1);
     kv.slices[0].base = NULL;
@@ -281,6 +283,37 @@ START_TEST(probe_counts_without_a_lease)
 }
 END_TEST
 
+static bool count_remote(struct fake *f, const struct wire_packet *request)
+{
+    if (request->type == WIRE_LOOKUP)
+        f->shared->mode[1] +=
+            ((const Kvcache__Lookup *)fake_body(request, &kvcache__lookup__descriptor))->remote_ms >
+            0;
+    return false;
+}
+
+// Peers are not asked by who only asks what is here, however that is done: 0 is by full parts.
+START_TEST(no_probe_asks_peers)
+{
+    uint32_t blocks = 0;
+
+    remote_ms = 50;
+    begin(count_remote, 0);
+    if (_i == 1) {
+        kv.desc.rule = KVC_RULE_WINDOW;
+        kv.desc.window = 64;
+        kv.desc.namespace_digest[0]++;
+        ck_assert_int_eq(kvc_register(client, &kv.desc, &part), KVC_OK);
+    }
+    ck_assert_int_eq(kvc_probe(client, &part, 1, keys, 2500, &blocks), KVC_OK);
+    ck_assert_uint_eq(blocks, 2500);
+    ck_assert_int_eq(fake->shared->mode[1], 0);
+    ck_assert_int_eq(lookup(0, 20), KVC_OK);
+    ck_assert_int_eq(fake->shared->mode[1], 1);
+    end();
+}
+END_TEST
+
 START_TEST(extend_release_adopt)
 {
     uint32_t granted = 0;
@@ -348,4 +381,5 @@ CHECK_MAIN_LOOPS("client/lookup", CHECK_LIFE_S, {lookup_gives_a_lease, 0, 0},
                  {a_lease_of_nothing_is_released_without_a_wait, 0, 0},
                  {impossible_counts_end_the_session, OTHER_LEASE, SHORT_TOKEN},
                  {miss_tells_what_is_pending, 0, 0}, {probe_counts_without_a_lease, 0, 0},
+                 {no_probe_asks_peers, 0, 1},
                  {extend_release_adopt, 0, 0}, {late_lease_is_released, 0, 0})
