@@ -317,6 +317,7 @@ static void extend(struct model *m, struct model_owner *o, struct model_lease *l
     if (!model_lease_lives(l)) {
         model_expect(m, status == KVC_E_EXPIRED || (!theirs && status == KVC_E_DENIED),
                      "an ended lease is extended: %s", kvc_status_text(status));
+        l->ended |= theirs;
         return;
     }
     model_expect(m, status == (theirs ? KVC_OK : KVC_E_DENIED), "extend: %s",

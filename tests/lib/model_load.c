@@ -109,6 +109,7 @@ void model_load(struct model *m, struct model_owner *o, struct model_lease *l)
         if (o->page && theirs && !model_lease_lives(l))
             model_expect(m, status == KVC_E_EXPIRED, "a load of an ended lease: %s",
                          kvc_status_text(status));
+        l->ended |= o->page && theirs && !model_lease_lives(l);
         return;
     }
     if (unneeded) {
