@@ -300,6 +300,12 @@ static bool take_from(struct partition *taker, struct partition *giver, enum ord
     return giver && evict(giver, order, mapped) && take(taker, order_tier(order), mapped, slot);
 }
 
+/* Whether what a giver had lay in closed extents, and is gone: perhaps somebody else gives. */
+static bool is_spent(const struct partition *giver, enum order order)
+{
+    return giver && giver->orders[order].count == 0;
+}
+
 bool room_goes_first(struct partition *partition, uint32_t id)
 {
     const struct tier_class *cls = partition->cls;
@@ -314,19 +320,13 @@ bool room_goes_first(struct partition *partition, uint32_t id)
            blocks_record(store->blocks, id, TIER_GPU)->last_use;
 }
 
-bool room_take_host(struct partition *taker, const uint64_t *mapped, uint32_t *slot)
+/* The coldest block of the host tier goes, from both tiers, unless all are copies. */
+static bool take_own_host(struct partition *taker, const uint64_t *mapped, uint32_t *slot)
 {
     struct store *store = taker->cls->store;
-    struct partition *giver;
+    uint32_t id = useful_victim(taker, ORDER_HOST);
     const struct block *block;
-    uint32_t id;
 
-    if (take(taker, TIER_HOST, mapped, slot))
-        return true;
-    giver = partition_giver(taker, ORDER_HOST);
-    if (giver != taker)
-        return take_from(taker, giver, ORDER_HOST, mapped, slot);
-    id = useful_victim(taker, ORDER_HOST);
     if (id == BLOCK_NONE)
         return false;
     block = blocks_get(store->blocks, id);
@@ -337,6 +337,21 @@ bool room_take_host(struct partition *taker, const uint64_t *mapped, uint32_t *s
         return false;
     evict_all(store, id);
     return take(taker, TIER_HOST, mapped, slot);
+}
+
+bool room_take_host(struct partition *taker, const uint64_t *mapped, uint32_t *slot)
+{
+    struct partition *giver;
+
+    if (take(taker, TIER_HOST, mapped, slot))
+        return true;
+    do {
+        giver = partition_giver(taker, ORDER_HOST);
+        if (giver == taker ? take_own_host(taker, mapped, slot)
+                           : take_from(taker, giver, ORDER_HOST, mapped, slot))
+            return true;
+    } while (is_spent(giver, ORDER_HOST));
+    return false;
 }
 
 /*
@@ -362,8 +377,12 @@ bool room_take_gpu(struct partition *taker, const uint64_t *near, uint32_t *slot
 
     if ((near && take_free(taker, TIER_GPU, near, slot)) || take(taker, TIER_GPU, NULL, slot))
         return true;
-    clean = clean_giver(taker, partition_giver(taker, ORDER_DIRTY));
-    return take_from(taker, clean, ORDER_CLEAN, NULL, slot);
+    do {
+        clean = clean_giver(taker, partition_giver(taker, ORDER_DIRTY));
+        if (take_from(taker, clean, ORDER_CLEAN, NULL, slot))
+            return true;
+    } while (is_spent(clean, ORDER_CLEAN));
+    return false;
 }
 
 static uint64_t gpu_free(const struct tier_class *cls)
@@ -388,24 +407,22 @@ enum room room_take(struct partition *taker, const struct room_place *place, boo
     if (cls->used[TIER_GPU] == 0 && gpu_free(cls) == 0) {
         claim_want(cls, TIER_GPU);
         *tier = TIER_HOST;
-        if (take(taker, TIER_HOST, mapped[TIER_HOST], slot) ||
-            take_from(taker, partition_giver(taker, ORDER_HOST), ORDER_HOST, mapped[TIER_HOST],
-                      slot))
-            return ROOM_TAKEN;
-        return ROOM_NONE;
+        return room_take_host(taker, mapped[TIER_HOST], slot) ? ROOM_TAKEN : ROOM_NONE;
     }
     if ((place->near && take_free(taker, TIER_GPU, place->near, slot)) ||
         take(taker, TIER_GPU, mapped[TIER_GPU], slot))
         return ROOM_TAKEN;
-    dirty = partition_giver(taker, ORDER_DIRTY);
-    clean = clean_giver(taker, dirty);
-    if (clean == taker && take_over(taker, place, slot)) {
-        *over = true;
-        taken(taker);
-        return ROOM_TAKEN;
-    }
-    if (take_from(taker, clean, ORDER_CLEAN, mapped[TIER_GPU], slot))
-        return ROOM_TAKEN;
+    do {
+        dirty = partition_giver(taker, ORDER_DIRTY);
+        clean = clean_giver(taker, dirty);
+        if (clean == taker && take_over(taker, place, slot)) {
+            *over = true;
+            taken(taker);
+            return ROOM_TAKEN;
+        }
+        if (take_from(taker, clean, ORDER_CLEAN, mapped[TIER_GPU], slot))
+            return ROOM_TAKEN;
+    } while (is_spent(clean, ORDER_CLEAN));
     if (clean)
         return ROOM_NONE;
     if (cls->demoting > 0)

@@ -131,6 +131,25 @@ START_TEST(a_scan_to_the_host_takes_nothing_below_a_share)
 }
 END_TEST
 
+/* What lies in an extent that is closed makes no room for others, whoever gives it. */
+START_TEST(who_gives_what_makes_no_room_is_not_the_last_one_asked)
+{
+    struct store_lookup_result leased;
+
+    open_namespaces(0, 16);
+    ck_assert_int_eq(set(0, 0, 1, 0), KVC_OK);
+    put(0, 0, 8);
+    put(1, 100, 8);
+    leased = look(0, 0, 1, false);
+    store_lose_extent(kit.store, TIER_HOST, 0);
+    kit_tick(&kit);
+    ck_assert_uint_eq(used(0, TIER_HOST), 1);
+    ck_assert_int_eq(store_release(kit.store, worker->owner, leased.lease, &kit.why), KVC_OK);
+    ck_assert_uint_eq(put(1, 200, 1), 1);
+    kit_close(&kit);
+}
+END_TEST
+
 START_TEST(a_namespace_over_its_share_gives_first)
 {
     open_namespaces(16, 0);
@@ -382,6 +401,7 @@ END_TEST
 CHECK_MAIN("store/quota", CHECK_UNIT_S, a_scan_takes_nothing_below_a_share,
            a_scan_takes_nothing_below_a_share_of_either_tier,
            a_scan_to_the_host_takes_nothing_below_a_share, a_namespace_over_its_share_gives_first,
+           who_gives_what_makes_no_room_is_not_the_last_one_asked,
            who_has_nothing_to_give_takes_nothing_below_a_share, a_quota_is_the_share,
            quotas_of_more_than_there_is_share_it, what_rules_say_is_in_force_until_a_quota_is_set,
            what_is_left_of_a_model_gives_first, a_scan_takes_no_extent_below_a_share,
