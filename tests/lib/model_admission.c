@@ -29,23 +29,25 @@ static bool is_evictable(struct model *m, const struct model_save *s, enum tier_
     return true;
 }
 
-static void count_slot(struct model *m, const struct model_save *s, uint32_t slot,
+/* closed: its extent, so that it makes no room; but who has dirty blocks there is waited for. */
+static void count_slot(struct model *m, const struct model_save *s, uint32_t slot, bool closed,
                        struct model_room *r)
 {
     const struct model_seen *seen = &m->seen[r->tier][slot];
     uint32_t ns;
 
-    r->free += seen->state == SLOT_FREE;
+    r->free += seen->state == SLOT_FREE && !closed;
     if (seen->state != SLOT_READY)
         return;
     ns = m->parts[seen->part].namespace_;
     if (r->tier == TIER_HOST)
-        r->clean[ns] += ns == r->taker && !model_is_ready(m, seen->part, seen->key, TIER_GPU) &&
+        r->clean[ns] += !closed && ns == r->taker &&
+                        !model_is_ready(m, seen->part, seen->key, TIER_GPU) &&
                         is_evictable(m, s, r->tier, slot);
     else if (!model_is_ready(m, seen->part, seen->key, TIER_HOST))
         r->dirty[ns]++;
     else
-        r->clean[ns] += is_evictable(m, s, r->tier, slot);
+        r->clean[ns] += !closed && is_evictable(m, s, r->tier, slot);
 }
 
 /*
@@ -69,12 +71,12 @@ static uint32_t room_before(struct model *m, const struct model_save *s, uint32_
 
         store_look_at_extent(m->store, tier, e, &look);
         if (extent->slot_bytes != part->layout.slot_bytes ||
-            extent->tenant != m->tenants[part->tenant] || look.closed)
+            extent->tenant != m->tenants[part->tenant])
             continue;
-        if (!s->by_daemon && !model_maps_slot(m, &m->owners[s->owner], tier, first))
+        if (!s->by_daemon && !look.closed && !model_maps_slot(m, &m->owners[s->owner], tier, first))
             return 0;
         for (uint32_t i = 0; i == 0 || (i + 1) * extent->slot_bytes <= t->extent_bytes; i++)
-            count_slot(m, s, first + i, &r);
+            count_slot(m, s, first + i, look.closed, &r);
     }
     while (room < missing && model_room_take(m, &r))
         room++;
@@ -86,8 +88,7 @@ void model_expect_admission(struct model *m, const struct model_save *s)
 {
     uint32_t missing = 0, room;
 
-    if (s->n_entries != 1 || s->n_keys == 0 || s->opened != m->step || s->aborted ||
-        m->fault)
+    if (s->n_entries != 1 || s->n_keys == 0 || s->opened != m->step || s->aborted || m->fault)
         return;
     for (uint32_t k = 0; k < s->n_keys; k++)
         missing += !s->was_ready[k] && !s->was_filling[k];
