@@ -57,7 +57,7 @@ PEER_PKGS := $(if $(UCX),nettle) $(if $(DIRECTORY),hiredis)
 DAEMON_PKGS := libuv libprotobuf-c libxxhash inih $(PEER_PKGS) $(if $(METRICS),libmicrohttpd)
 CLIENT_PKGS := libprotobuf-c libxxhash
 CTL_PKGS    := $(CLIENT_PKGS) jansson
-TEST_PKGS   := $(DAEMON_PKGS) jansson check
+TEST_PKGS   := $(sort $(DAEMON_PKGS) $(if $(call has_header,nettle/sha2.h),nettle)) jansson check
 PKG_CFLAGS  := $(call pkg_cflags,$(TEST_PKGS))
 
 WARNINGS := -Wall -Wextra -Werror -Wvla -Wmissing-prototypes -Wstrict-prototypes \

@@ -2,6 +2,7 @@
 """How the vLLM connector names blocks, and its options."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -16,8 +17,29 @@ from vllm_case import Case, prompt
 from kvcache_client.vllm import chain
 from kvcache_client.vllm.connector import _hashing
 from kvcache_client.vllm.options import options_of
+from kvcache_client.vllm.requests import Names as Naming
+from kvcache_client.vllm.requests import State
 
-VECTORS = ["a6b1a69b4c2da042", "64aa33b59f9f8bd8", "12a375dab6f98df3"]
+VECTORS = os.path.join(support.ROOT, "tests", "unit", "chain.json")
+
+# Of a file of vectors: the hashes that the package gives.
+CHAIN = """
+import json, sys
+sys.path[:0] = [sys.argv[1]]
+from kvcache_client.vllm import chain
+
+def value(v):
+    if isinstance(v, dict):
+        return bytes.fromhex(v["bytes"])
+    return [value(one) for one in v] if isinstance(v, list) else v
+
+with open(sys.argv[2]) as f:
+    blocks = json.load(f)["blocks"]
+hashes = {None: chain.ROOT}
+for b in blocks:
+    hashes[b["name"]] = chain.link(hashes[b["parent"]], b["tokens"], value(b["extra"]))
+print(" ".join(h.hex() for h in hashes.values()))
+"""
 
 
 class Names(Case):
@@ -51,22 +73,28 @@ class Names(Case):
             self.assertEqual(_hashing(engine.config, None), (True, "kvcache_client chain 1"))
 
     def F42_chain_vectors(self):
-        """Equal in every process and every Python."""
-        first = chain.link(chain.ROOT, [1, 2, 3, 4])
-        second = chain.link(first, [5, 6, 7, 8], ("adapter", ("image", -3), b"x", None, True))
-        self.assertEqual(
-            [chain.ROOT.hex()[:16], first.hex()[:16], second.hex()[:16]], VECTORS)
-        code = ("import sys; sys.path[:0] = [sys.argv[1]]\n"
-                "from kvcache_client.vllm import chain\n"
-                "print(chain.link(chain.ROOT, [1, 2, 3, 4]).hex())")
+        """Equal in every process and every Python, and in C (unit/chain)."""
+        with open(VECTORS) as f:
+            vectors = json.load(f)
+        wanted = " ".join([vectors["root"], *(b["hash"] for b in vectors["blocks"])])
         where = os.path.join(support.ROOT, "client", "python")
         others = [p for p in (shutil.which(f"python3.{n}") for n in range(9, 15)) if p]
         for python, seed in [(sys.executable, "0"), *((p, "1") for p in others)]:
             said = subprocess.run(
-                [python, "-c", code, where], env=dict(os.environ, PYTHONHASHSEED=seed),
+                [python, "-c", CHAIN, where, VECTORS], env=dict(os.environ, PYTHONHASHSEED=seed),
                 capture_output=True, text=True)
             if said.returncode != 127 or python == sys.executable:  # a name without a program
-                self.assertEqual(said.stdout.strip(), first.hex(), said.stderr)
+                self.assertEqual(said.stdout.strip(), wanted, said.stderr)
+
+    def test_what_has_no_encoding_names_nothing(self):
+        """Nor does it fail the engine, whatever a request brings."""
+        self.assertEqual(chain.encode("\ud800"), b"s\3\0\0\0\xed\xa0\x80")
+        names = Naming(4, True, lambda request, first, end, inputs: (request.salt, inputs))
+        for tokens, salt, known in (([1, 2, 3, 4], "\ud800", 1), ([1, 2, 3, -1], None, 0),
+                                    ([1, 2, 3, 1 << 32], None, 0), ([1, 2, 3, 4], 1.5, 0)):
+            request = Request(tokens)
+            request.salt = salt
+            self.assertEqual(names.known(State(request, 1), 1), known)
 
     def test_different_extra_keys_give_different_hashes(self):
         values = [None, 0, "", b"", (), (0,), ("",), (("",),), ("a", "b"), ("ab",), 1, True, "1",

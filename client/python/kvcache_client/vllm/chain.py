@@ -1,6 +1,6 @@
 """Block hashes from token ids, equal in every process, Python and engine: SHA-256 over the parent's
 hash, the block's tokens as 32-bit little-endian numbers, and what else decides about its content
-(adapter, images and their places, salt).
+(adapter, images and their places, salt). PROTOCOL.md says which bytes these are.
 
 For engines whose own hashes are random in each process.
 """
@@ -24,7 +24,7 @@ def encode(value: Any) -> bytes:
         text = str(value).encode()
         return b"i" + struct.pack("<I", len(text)) + text
     if isinstance(value, str):
-        text = value.encode()
+        text = value.encode("utf-8", "surrogatepass")
         return b"s" + struct.pack("<I", len(text)) + text
     if isinstance(value, (bytes, bytearray, memoryview)):
         return b"y" + struct.pack("<I", len(bytes(value))) + bytes(value)
@@ -34,6 +34,10 @@ def encode(value: Any) -> bytes:
 
 
 def link(parent: bytes, tokens: Sequence[int], extra: Any = None) -> bytes:
-    """The 32-byte hash of a full block. parent: of the block before it, ROOT of the first."""
-    body = struct.pack(f"<I{len(tokens)}I", len(tokens), *tokens)
+    """The 32-byte hash of a full block. parent: of the block before it, ROOT of the first. TypeError
+    for what has no fixed encoding."""
+    try:
+        body = struct.pack(f"<I{len(tokens)}I", len(tokens), *tokens)
+    except struct.error as why:
+        raise TypeError(f"token ids: {why}") from None
     return hashlib.sha256(parent + body + encode(extra)).digest()
