@@ -117,5 +117,4 @@ void field_print_help(const char *command, const struct shape *shape)
         else
             print_row(field->path, type_names[field->type], field->help);
     }
-    wrap_line(stdout, "null stands where the daemon is older than the field.", 0);
 }
