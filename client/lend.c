@@ -143,13 +143,9 @@ static kvc_status check_desc(kvc_client *client, const kvc_part_desc *desc)
 
 static kvc_status check_memories(kvc_client *client, const kvc_part_desc *desc)
 {
-    kvc_status status = KVC_OK;
+    kvc_status status = rpc_check_count(&client->rpc, "memories", desc->memories, desc->n_memories,
+                                        KVC_SESSION_PIECES_MAX);
 
-    if (desc->memories == NULL || desc->n_memories == 0)
-        return rpc_fail(&client->rpc, KVC_E_INVALID, "memories", "none");
-    if (desc->n_memories > KVC_SESSION_PIECES_MAX)
-        return rpc_fail(&client->rpc, KVC_E_LIMIT, "memories", "%u, at most %u", desc->n_memories,
-                        KVC_SESSION_PIECES_MAX);
     for (uint32_t i = 0; i < desc->n_memories && status == KVC_OK; i++)
         status = check_memory(client, &desc->memories[i], i);
     for (uint32_t i = 0; i < desc->n_slices && status == KVC_OK; i++) {

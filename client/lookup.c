@@ -13,11 +13,10 @@ static kvc_status refuse(kvc_client *client, const char *field, const char *deta
 static kvc_status take_parts(kvc_client *client, const kvc_part *parts, uint32_t n_parts,
                              struct codec_lookup *lookup)
 {
-    if (parts == NULL || n_parts == 0)
-        return refuse(client, "parts", "none");
-    if (n_parts > KVC_PARTS_MAX)
-        return rpc_fail(&client->rpc, KVC_E_LIMIT, "parts", "%u, at most %u", n_parts,
-                        KVC_PARTS_MAX);
+    kvc_status status = rpc_check_count(&client->rpc, "parts", parts, n_parts, KVC_PARTS_MAX);
+
+    if (status != KVC_OK)
+        return status;
     for (uint32_t i = 0; i < n_parts; i++) {
         const struct part *part = part_of(client, parts[i]);
 

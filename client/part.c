@@ -72,13 +72,11 @@ static kvc_status check_slice(kvc_client *client, const kvc_part_desc *desc, uin
 
 static kvc_status check_desc(kvc_client *client, const kvc_part_desc *desc)
 {
-    kvc_status status = KVC_OK;
+    kvc_status status =
+        rpc_check_count(&client->rpc, "slices", desc->slices, desc->n_slices, KVC_SLICES_MAX);
 
-    if (desc->slices == NULL || desc->n_slices == 0)
-        return rpc_fail(&client->rpc, KVC_E_INVALID, "slices", "none");
-    if (desc->n_slices > KVC_SLICES_MAX)
-        return rpc_fail(&client->rpc, KVC_E_LIMIT, "slices", "%u, at most %u", desc->n_slices,
-                        KVC_SLICES_MAX);
+    if (status != KVC_OK)
+        return status;
     if ((unsigned)desc->copy > KVC_COPY_DAEMON)
         return rpc_fail(&client->rpc, KVC_E_INVALID, "copy", "no such way");
     if (desc->block_tokens == 0 || desc->block_tokens > KVC_BLOCK_TOKENS_MAX)

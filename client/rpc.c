@@ -61,6 +61,16 @@ kvc_status rpc_fail(struct rpc *rpc, kvc_status status, const char *field, const
     return status;
 }
 
+kvc_status rpc_check_count(struct rpc *rpc, const char *field, const void *array, uint32_t n,
+                           uint32_t most)
+{
+    if (array == NULL || n == 0)
+        return rpc_fail(rpc, KVC_E_INVALID, field, "none");
+    if (n > most)
+        return rpc_fail(rpc, KVC_E_LIMIT, field, "%u, at most %u", n, most);
+    return KVC_OK;
+}
+
 static void drop_out(struct rpc *rpc)
 {
     while (rpc->out != NULL) {

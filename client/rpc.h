@@ -99,7 +99,10 @@ kvc_status rpc_pump(struct rpc *rpc, uint64_t deadline_us);
 /* Sets what kvc_error says: "field: detail", or the detail alone. Returns status. */
 kvc_status rpc_fail(struct rpc *rpc, kvc_status status, const char *field, const char *detail, ...)
     __attribute__((format(printf, 4, 5)));
-/* The same for what ends the connection. The first one stays. */
+/* KVC_E_INVALID for an array of none, KVC_E_LIMIT for one of more than `most`. */
+kvc_status rpc_check_count(struct rpc *rpc, const char *field, const void *array, uint32_t n,
+                           uint32_t most);
+/* What rpc_fail() does, for what ends the connection. The first one stays. */
 kvc_status rpc_break(struct rpc *rpc, kvc_status status, const char *field, const char *detail, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -44,6 +44,12 @@ def _block_ids(blocks: Blocks) -> Tuple[Any, int]:
     return ids, ids.buffer_info()[0]
 
 
+def _joined(keys: Keys) -> Tuple[bytes, int]:
+    """Keys as the library takes them, and how many."""
+    joined = names.join(keys)
+    return joined, len(joined) // structs.KEY_BYTES
+
+
 class Client:
     """One session. Bulk bytes never pass through Python: the library copies between the worker's
     blocks and the daemon's slots, on the caller's stream where there is a GPU.
@@ -218,22 +224,17 @@ class Client:
         in none. request: the engine's, asking again under it extends the same lease; 0 makes a new
         one. ms: how long; 0 is the daemon's default. A miss is a lease that is false."""
         handles, n = self._handles(some)
-        joined = names.join(keys)
+        joined, n_keys = _joined(keys)
         lease = structs.LeaseStruct()
-        self._check(
-            "kvc_lookup", request, handles, n, joined, len(joined) // structs.KEY_BYTES, ms,
-            byref(lease),
-        )
+        self._check("kvc_lookup", request, handles, n, joined, n_keys, ms, byref(lease))
         return Lease(self, lease)
 
     def probe(self, some: Parts, keys: Keys) -> int:
         """How many blocks lookup() would grant, without a lease."""
         handles, n = self._handles(some)
-        joined = names.join(keys)
+        joined, n_keys = _joined(keys)
         blocks = c_uint32()
-        self._check(
-            "kvc_probe", handles, n, joined, len(joined) // structs.KEY_BYTES, byref(blocks)
-        )
+        self._check("kvc_probe", handles, n, joined, n_keys, byref(blocks))
         return blocks.value
 
     def remote(self, fetch: int, ms: int = 0) -> int:
@@ -315,9 +316,8 @@ class Client:
         structures = (structs.SaveEntryStruct * len(entries))()
         owners, states = [], []
         for structure, entry in zip(structures, entries):
-            joined = names.join(entry.keys)
+            joined, n = _joined(entry.keys)
             ids, address = _block_ids(entry.blocks)
-            n = len(joined) // structs.KEY_BYTES
             if len(ids) != n:
                 raise ValueError(f"blocks: {len(ids)}, keys: {n}")
             state = (ctypes.c_uint8 * n)()
@@ -356,25 +356,22 @@ class Client:
 
     def flush_keys(self, part: Part, keys: Keys) -> int:
         """Drops the blocks of these keys of this part; how many."""
-        joined = names.join(keys)
+        joined, n = _joined(keys)
         blocks = c_uint64()
-        n = len(joined) // structs.KEY_BYTES
         self._check("kvc_flush_keys", part.handle, joined, n, byref(blocks))
         return blocks.value
 
     def pin(self, part: Part, keys: Keys, *, seconds: int = 0) -> int:
         """Keeps those that are there from being evicted for so many seconds (0: an hour); how
         many were there. NoRoomError when more than half of the memory would be pinned."""
-        joined = names.join(keys)
+        joined, n = _joined(keys)
         pinned = c_uint32()
-        n = len(joined) // structs.KEY_BYTES
         self._check("kvc_pin", part.handle, joined, n, seconds, byref(pinned))
         return pinned.value
 
     def unpin(self, part: Part, keys: Keys) -> int:
-        joined = names.join(keys)
+        joined, n = _joined(keys)
         unpinned = c_uint32()
-        n = len(joined) // structs.KEY_BYTES
         self._check("kvc_unpin", part.handle, joined, n, byref(unpinned))
         return unpinned.value
 
