@@ -1,23 +1,17 @@
 #include "daemon/api/gone.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mem.h"
+#include "daemon/tier/errands.h"
 
 #define UNSEEN_WAIT_MS     20u
 #define UNSEEN_WAIT_MAX_MS 5000u
 #define ENDING_WAIT_MS     10u
 #define ENDING_WAIT_MAX_MS 200u
-#define STUCK_MS           5000u /* an answer that takes longer is said to be late */
-#define JOIN_S             2
-
-/* What goes to the thread and back. Whose turn it is to touch the rest is in `turn`. */
-enum turn { TURN_NOBODY, TURN_THREAD, TURN_LOOP };
 
 struct question {
     int32_t pid;
@@ -30,44 +24,23 @@ struct question {
 struct gone {
     const struct device *device;
     gone_cb *cb;
-    struct list asking;             /* processes that questions are to be asked about */
-    struct gone_process *in_flight; /* NULL: nobody, or it was forgotten meanwhile */
-    uint64_t asked_us;
-    bool late;
+    struct list asking; /* processes that questions are to be asked about */
     uv_timer_t timer;
-    uv_async_t answered;
-    uint32_t handles;
-
-    pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t wake;
-    enum turn turn;
-    bool stop;
+    struct errands *errands;
+    struct errand errand;           /* the question */
+    bool asked;                     /* it is the errand's */
+    struct gone_process *in_flight; /* NULL: nobody, or it was forgotten meanwhile */
     struct question question;
 };
 
-static void *ask_forever(void *arg)
+static void question_cb(struct errand *errand)
 {
-    struct gone *gone = arg;
+    struct gone *gone = container_of(errand, struct gone, errand);
     struct question *question = &gone->question;
 
-    pthread_mutex_lock(&gone->lock);
-    for (;;) {
-        while (gone->turn != TURN_THREAD && !gone->stop)
-            pthread_cond_wait(&gone->wake, &gone->lock);
-        if (gone->stop)
-            break;
-        pthread_mutex_unlock(&gone->lock);
-        question->status = gone->device->lists_process(
-            gone->device->state, (const uint8_t(*)[KVC_UUID_BYTES])question->uuids,
-            question->n_uuids, question->pid, &question->listed);
-        pthread_mutex_lock(&gone->lock);
-        gone->turn = TURN_LOOP;
-        if (!gone->stop)
-            uv_async_send(&gone->answered);
-    }
-    pthread_mutex_unlock(&gone->lock);
-    return NULL;
+    question->status = gone->device->lists_process(
+        gone->device->state, (const uint8_t(*)[KVC_UUID_BYTES])question->uuids, question->n_uuids,
+        question->pid, &question->listed);
 }
 
 static bool is_asked_about(const struct gone_process *process)
@@ -93,25 +66,13 @@ static void set_state(struct gone_process *process, enum gone_state state)
     process->wait_ms = state == GONE_ENDING ? ENDING_WAIT_MS : UNSEEN_WAIT_MS;
 }
 
-static bool ask(struct gone *gone, struct gone_process *process)
+static void ask(struct gone *gone, struct gone_process *process)
 {
-    bool asked;
-
-    pthread_mutex_lock(&gone->lock);
-    asked = gone->turn == TURN_NOBODY;
-    if (asked) {
-        gone->question = (struct question){.pid = process->pid, .n_uuids = process->n_uuids};
-        memcpy(gone->question.uuids, process->uuids, sizeof(process->uuids));
-        gone->turn = TURN_THREAD;
-        pthread_cond_signal(&gone->wake);
-    }
-    pthread_mutex_unlock(&gone->lock);
-    if (asked) {
-        gone->in_flight = process;
-        gone->asked_us = clock_now_us();
-        gone->late = false;
-    }
-    return asked;
+    gone->question = (struct question){.pid = process->pid, .n_uuids = process->n_uuids};
+    memcpy(gone->question.uuids, process->uuids, sizeof(process->uuids));
+    gone->in_flight = process;
+    gone->asked = true;
+    errands_run(gone->errands, &gone->errand);
 }
 
 static void timer_cb(uv_timer_t *timer);
@@ -129,23 +90,15 @@ static void go_on(struct gone *gone)
         uv_timer_stop(&gone->timer);
         return;
     }
-    if (next->due_us <= now_us && ask(gone, next))
-        uv_timer_start(&gone->timer, timer_cb, STUCK_MS, 0);
-    else if (next->due_us > now_us)
+    if (next->due_us > now_us)
         uv_timer_start(&gone->timer, timer_cb, (next->due_us - now_us) / CLOCK_MS_US + 1, 0);
+    else if (!gone->asked)
+        ask(gone, next);
 }
 
 static void timer_cb(uv_timer_t *timer)
 {
-    struct gone *gone = container_of(timer, struct gone, timer);
-
-    if (gone->in_flight != NULL && !gone->late &&
-        clock_now_us() - gone->asked_us >= STUCK_MS * CLOCK_MS_US) {
-        gone->late = true;
-        log_warn("api", "the driver does not say which processes it has pid=%d",
-                 (int)gone->question.pid);
-    }
-    go_on(gone);
+    go_on(container_of(timer, struct gone, timer));
 }
 
 /* Asks again later, at growing distances. */
@@ -157,15 +110,14 @@ static void put_off(struct gone_process *process)
     process->wait_ms = process->wait_ms * 2 < most ? process->wait_ms * 2 : most;
 }
 
-static void take_answer(struct gone *gone, struct gone_process *process,
-                        const struct question *answer)
+static void take_answer(struct gone *gone, struct gone_process *process)
 {
-    const bool known = answer->status == KVC_OK;
+    const bool known = gone->question.status == KVC_OK, listed = gone->question.listed;
 
-    if (process->state == GONE_UNSEEN && known && answer->listed) {
+    if (process->state == GONE_UNSEEN && known && listed) {
         set_state(process, GONE_SEEN);
         list_remove(&process->link);
-    } else if (process->state == GONE_ENDING && known && !answer->listed) {
+    } else if (process->state == GONE_ENDING && known && !listed) {
         set_state(process, GONE_GONE);
         list_remove(&process->link);
         log_info("api", "listed no more pid=%d", (int)process->pid);
@@ -175,99 +127,49 @@ static void take_answer(struct gone *gone, struct gone_process *process,
     }
 }
 
-static void answered_cb(uv_async_t *async)
+static void answered_cb(struct errand *errand)
 {
-    struct gone *gone = container_of(async, struct gone, answered);
+    struct gone *gone = container_of(errand, struct gone, errand);
     struct gone_process *process = gone->in_flight;
-    struct question answer;
 
-    pthread_mutex_lock(&gone->lock);
-    if (gone->turn != TURN_LOOP) {
-        pthread_mutex_unlock(&gone->lock);
-        return;
-    }
-    answer = gone->question;
-    gone->turn = TURN_NOBODY;
-    pthread_mutex_unlock(&gone->lock);
+    gone->asked = false;
     gone->in_flight = NULL;
     if (process != NULL)
-        take_answer(gone, process, &answer);
+        take_answer(gone, process);
     go_on(gone);
 }
 
 kvc_status gone_create(uv_loop_t *loop, const struct device *device, gone_cb *cb, struct gone **ret)
 {
     struct gone *gone = mem_zalloc(sizeof(*gone));
+    kvc_status status;
 
     if (gone == NULL)
         return KVC_E_NO_MEMORY;
     gone->device = device;
     gone->cb = cb;
+    gone->errand = (struct errand){.work = question_cb, .done = answered_cb};
     list_init(&gone->asking);
-    pthread_mutex_init(&gone->lock, NULL);
-    pthread_cond_init(&gone->wake, NULL);
-    if (uv_async_init(loop, &gone->answered, answered_cb) < 0)
-        goto free_gone;
-    uv_timer_init(loop, &gone->timer);
-    gone->handles = 2;
-    if (pthread_create(&gone->thread, NULL, ask_forever, gone) != 0) {
-        gone->thread = pthread_self();
-        gone_destroy(gone);
-        return KVC_E_NO_MEMORY;
+    status = errands_create(loop, "gone", &gone->errands);
+    if (status != KVC_OK) {
+        mem_free(gone);
+        return status;
     }
+    uv_timer_init(loop, &gone->timer);
     *ret = gone;
     return KVC_OK;
-
-free_gone:
-    mem_free(gone);
-    return KVC_E_NO_MEMORY;
 }
 
-static void handle_closed(struct gone *gone)
+static void closed_cb(uv_handle_t *handle)
 {
-    if (--gone->handles > 0)
-        return;
-    pthread_cond_destroy(&gone->wake);
-    pthread_mutex_destroy(&gone->lock);
-    mem_free(gone);
-}
-
-static void timer_closed(uv_handle_t *handle)
-{
-    handle_closed(container_of((uv_timer_t *)handle, struct gone, timer));
-}
-
-static void answered_closed(uv_handle_t *handle)
-{
-    handle_closed(container_of((uv_async_t *)handle, struct gone, answered));
-}
-
-/* False when the thread hangs in the driver: what it uses then stays. */
-static bool join(struct gone *gone)
-{
-    struct timespec until;
-
-    if (pthread_equal(gone->thread, pthread_self()))
-        return true;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += JOIN_S;
-    pthread_mutex_lock(&gone->lock);
-    gone->stop = true;
-    pthread_cond_signal(&gone->wake);
-    pthread_mutex_unlock(&gone->lock);
-    return pthread_timedjoin_np(gone->thread, NULL, &until) == 0;
+    mem_free(container_of((uv_timer_t *)handle, struct gone, timer));
 }
 
 void gone_destroy(struct gone *gone)
 {
     if (gone == NULL)
         return;
-    if (!join(gone)) {
-        log_warn("api", "the driver hangs");
-        gone->handles++;
-    }
-    uv_close((uv_handle_t *)&gone->timer, timer_closed);
-    uv_close((uv_handle_t *)&gone->answered, answered_closed);
+    uv_close((uv_handle_t *)&gone->timer, errands_destroy(gone->errands) ? closed_cb : NULL);
 }
 
 void gone_watch(struct gone *gone, struct gone_process *process)

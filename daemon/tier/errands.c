@@ -186,14 +186,18 @@ static bool join(struct errands *e)
     return pthread_timedjoin_np(e->thread, NULL, &until) == 0;
 }
 
-void errands_destroy(struct errands *e)
+bool errands_destroy(struct errands *e)
 {
+    bool ended;
+
     if (e == NULL)
-        return;
-    if (!join(e)) {
+        return true;
+    ended = join(e);
+    if (!ended) {
         log_warn("tier", "a call hangs for good thread=%s", e->name);
         e->handles++;
     }
     uv_close((uv_handle_t *)&e->ended, ended_closed);
     uv_close((uv_handle_t *)&e->timer, timer_closed);
+    return ended;
 }

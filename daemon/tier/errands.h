@@ -36,8 +36,9 @@ uint64_t errands_since_us(const struct errands *errands);
 bool errands_hang(const struct errands *errands);
 
 /*
- * When errands_count() is 0, or when they hang: then what they use is left behind. NULL is fine.
+ * What was asked for and is not done is dropped, once the one under way has ended. False: it hangs,
+ * and what it uses, the errand too, must be left behind. NULL is fine.
  */
-void errands_destroy(struct errands *errands);
+bool errands_destroy(struct errands *errands);
 
 #endif
