@@ -108,7 +108,8 @@ void play_save(struct play *p)
 {
     static uint8_t keys[4][64 * KVC_KEY_BYTES];
     uint32_t how = fuzz_u8(&p->in), n = 1 + (how >> 2) % 4;
-    const struct codec_save save = {.checksums = how & 1, .notify = how & 2};
+    const struct codec_save save = {
+        .checksums = how & 1, .notify = how & 2, .to_host = how & 16, .no_wait = how & 32};
     struct codec_save_entry entries[4];
     size_t len;
 
