@@ -13,9 +13,12 @@
 #define NEW   1000u // what it saves when it is killed
 #define N_NEW 150u  // three chunks: 64, 64, 22
 
+static bool to_host; // what the victim saves
+
 static void open_with_old(struct scene *s)
 {
     engine_open(&s->engine, s->socket);
+    s->engine.to_host = to_host;
     (void)engine_put_some(&s->engine, OLD, N_OLD);
     ck_assert_uint_eq(engine_probe(&s->engine, OLD, N_OLD), N_OLD);
 }
@@ -348,6 +351,18 @@ START_TEST(S15_a_worker_is_killed_in_each_state_on_an_older_kernel)
 }
 END_TEST
 
+// The slots that it leaves behind are of the host tier.
+START_TEST(S15_a_worker_that_saves_to_the_host_is_killed_in_each_state)
+{
+    const struct state *state = &states[_i];
+
+    if (state->old == 0 || state->filling + state->published == 0)
+        return; // it saves nothing then
+    to_host = true;
+    kill_in_state(state, false);
+}
+END_TEST
+
 // S14: chunk 0 was published, with a lease on it, when the save failed in chunk 1. It stays, with
 // its lease, and at its place.
 START_TEST(S14_what_a_killed_worker_had_published_stays_with_its_leases)
@@ -465,6 +480,7 @@ END_TEST
 CHECK_MAIN_LOOPS("fault/kill_states", CHECK_LIFE_S,
                  {S15_a_worker_is_killed_in_each_state, 0, N_STATES - 1},
                  {S15_a_worker_is_killed_in_each_state_on_an_older_kernel, 0, N_STATES - 1},
+                 {S15_a_worker_that_saves_to_the_host_is_killed_in_each_state, 0, N_STATES - 1},
                  {S14_what_a_killed_worker_had_published_stays_with_its_leases, 0, 0},
                  {S7_pending_keys_are_missing_when_their_saver_is_killed, 0, 0},
                  {S29_one_of_two_loaders_is_killed, 0, 0},
