@@ -357,15 +357,17 @@ typedef struct kvc_save_args {
 /*
  * Copies the blocks that are missing. It may wait save_ms for the daemon's answer, then gives the
  * save up as a whole (KVC_E_DEADLINE). The source blocks may be overwritten by whatever comes later
- * on the stream; on the host device, when it returns. *save, if not NULL, names the save for
- * kvc_wait and kvc_cancel; it is 0 when there was nothing to copy. Total keys over KVC_KEYS_MAX:
- * KVC_E_LIMIT, the caller splits at a prefix.
+ * on the stream, also of a call that failed: some of its copies may be there; on the host device,
+ * when it returns. *save, if not NULL, names the save for kvc_wait and kvc_cancel; it is 0 when
+ * there was nothing to copy. Total keys over KVC_KEYS_MAX: KVC_E_LIMIT, the caller splits at a
+ * prefix.
  *
  * New blocks go to the GPU tier. Where one step saves more than that tier holds, the rest is
  * KVC_KEY_SKIPPED: those keys can be asked for again with to_host, which takes slots of the host
  * tier only and waits for none of them. Such copies are as slow as the bus of the GPU: they belong
- * on a stream of their own, which computing does not wait for. With no_wait, what is skipped may
- * have room a moment later. Of saves by slices the first call says both.
+ * on a stream of their own, which computing does not wait for but before it overwrites their
+ * blocks. With no_wait, what is skipped may have room a moment later. Of saves by slices the first
+ * call says both.
  *
  * By slices, as the forward pass goes from layer to layer: the first call names some slices of its
  * entries, and must be given save; further calls name others, each slice once, with the same
