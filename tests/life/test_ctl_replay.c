@@ -113,22 +113,30 @@ START_TEST(replay_reports_what_it_did)
 }
 END_TEST
 
-/* Four of five requests are new blocks, ten times what the gpu tier has; the rest are hits. */
-START_TEST(S18_blocks_of_a_replay_find_room_at_once)
+static bool finds_room_at_once(const char *trace)
 {
     json_t *root;
     double admitted;
+    bool moved;
 
-    ck_assert_int_eq(CTL_RUN("replay", trace_file(many(2000)), "--private", "--gpu-bytes", "4M",
-                             "--host-bytes", "12M", "--json", "--verify"),
+    ck_assert_int_eq(CTL_RUN("replay", trace, "--private", "--gpu-bytes", "4M", "--host-bytes",
+                             "12M", "--json", "--verify"),
                      0);
     root = ctl_json();
-    admitted = (double)ctl_number(root, "admitted_blocks");
     ck_assert_int_eq(ctl_number(root, "mismatches"), 0);
-    ck_assert(check_valgrind() || ctl_number(root, "demotions") > 1000);
-    ck_assert(check_valgrind() || admitted > 2000);
-    ck_assert_double_ge((double)ctl_number(root, "admitted_at_once"), 0.99 * admitted);
+    admitted = (double)ctl_number(root, "admitted_blocks");
+    moved = check_valgrind() || (ctl_number(root, "demotions") > 1000 && admitted > 2000);
+    moved = moved && (double)ctl_number(root, "admitted_at_once") >= 0.99 * admitted;
     json_decref(root);
+    return moved;
+}
+
+/* Four of five requests are new blocks, ten times what the gpu tier has; the rest are hits. A save
+ * waits a millisecond for room: a daemon whose copies others kept from the processor for longer
+ * skips blocks, and says nothing about how far ahead it copies. */
+START_TEST(S18_blocks_of_a_replay_find_room_at_once)
+{
+    wait_for(finds_room_at_once(trace_file(many(2000))), CTL_RUN_MS);
 }
 END_TEST
 
