@@ -333,6 +333,7 @@ bool closer_is_pressed(struct closer *c, struct closer_source source)
 void closer_figures(struct closer *c, struct closer_stats *ret)
 {
     pthread_mutex_lock(&c->lock);
-    *ret = (struct closer_stats){.waiting = c->count, .stuck = c->stuck, .left_open = c->left_open};
+    *ret = (struct closer_stats){
+        .waiting = c->count + (active(c) != NULL), .stuck = c->stuck, .left_open = c->left_open};
     pthread_mutex_unlock(&c->lock);
 }

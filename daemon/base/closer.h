@@ -30,8 +30,8 @@ struct closer_source {
 #define CLOSER_NOBODY ((struct closer_source){UINT32_MAX, 0}) // it is not known
 
 struct closer_stats {
-    uint64_t waiting;   // in the queue
-    uint64_t stuck;     // being closed for longer than CLOSER_LATE_US
+    uint64_t waiting;   // to be closed: in the queue, or at hand
+    uint64_t stuck;     // at hand for longer than CLOSER_LATE_US, and no longer counted above
     uint64_t left_open; // since the start: there was no room in the queue
 };
 

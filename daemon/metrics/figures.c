@@ -234,7 +234,7 @@ static void write_levels(const struct msg_stats_reply *stats, struct text *t)
     text_gauge(t, "kvcached_closing_descriptors", stats->closing_fds,
                "Descriptors that wait to be closed.");
     text_gauge(t, "kvcached_stuck_descriptors", stats->stuck_fds,
-               "Of them, those whose close does not come back.");
+               "Descriptors whose close does not come back.");
 }
 
 static void write_process(const struct msg_stats_reply *stats, struct text *t)

@@ -69,7 +69,7 @@ START_TEST(closes_what_it_gets)
         closer_close(closer, fds[i], ME);
     for (int i = 0; i < 100; i++)
         wait_for(!is_open(fds[i]), WAIT_MS);
-    ck_assert_uint_eq(figures(closer).waiting, 0);
+    wait_for(figures(closer).waiting == 0, WAIT_MS);
     ck_assert_uint_eq(figures(closer).left_open, 0);
     closer_destroy(closer, WAIT_US);
     ck_assert_int_eq(lines, 0);
@@ -88,6 +88,23 @@ START_TEST(closes_the_rest_when_it_ends)
     closer_destroy(closer, WAIT_US);
     for (int i = 0; i < 100; i++)
         ck_assert(!is_open(fds[i]));
+}
+END_TEST
+
+// Until it is closed it is counted, also while a thread is at it.
+START_TEST(what_is_not_closed_waits)
+{
+    struct closer *closer = begin();
+    int fd = open_one();
+
+    fault_arm("closer.stuck", 0, UINT32_MAX);
+    closer_close(closer, fd, ME);
+    wait_for(fault_fired("closer.stuck") > 0, WAIT_MS);
+    ck_assert_uint_eq(figures(closer).waiting + figures(closer).stuck, 1);
+    fault_off("closer.stuck");
+    wait_for(figures(closer).waiting == 0 && figures(closer).stuck == 0, WAIT_MS);
+    ck_assert(!is_open(fd));
+    closer_destroy(closer, WAIT_US);
 }
 END_TEST
 
@@ -218,7 +235,8 @@ START_TEST(no_thread_is_an_error)
 }
 END_TEST
 
-CHECK_MAIN("base/closer", CHECK_LIFE_S, closes_what_it_gets, closes_the_rest_when_it_ends,
-           F4_one_that_is_stuck_holds_nobody_up, F4_one_user_has_his_share_of_what_is_stuck,
+CHECK_MAIN("base/closer", CHECK_LIFE_S, closes_what_it_gets, what_is_not_closed_waits,
+           closes_the_rest_when_it_ends, F4_one_that_is_stuck_holds_nobody_up,
+           F4_one_user_has_his_share_of_what_is_stuck,
            F4_a_full_queue_leaves_open_and_waits_for_nobody, F4_ending_leaves_what_is_stuck,
            no_thread_is_an_error)
