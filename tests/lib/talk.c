@@ -9,7 +9,7 @@
 #include "tests/lib/proc.h"
 #include "tests/lib/wait.h"
 
-// A count of descriptors that has not gone down for so long stays.
+// A count of descriptors that has not gone down for so long stays, if no thread has more to do.
 #define SETTLED_MS     50
 #define SETTLE_STEP_MS 5
 #define LOOKS_MAX      1000
@@ -173,6 +173,16 @@ void talk_ping(int sock)
     talk_free(reply);
 }
 
+static bool closes_more(int sock)
+{
+    Kvcache__StatsReply *reply =
+        talk_ask(sock, WIRE_STATS, NULL, &kvcache__stats_reply__descriptor);
+    const bool more = reply->closing_fds > 0 || reply->stuck_fds > 0;
+
+    talk_free(reply);
+    return more;
+}
+
 int talk_settled_fds(int sock, const struct daemon *d)
 {
     int fds, least, same = 0, looks = 0;
@@ -180,11 +190,12 @@ int talk_settled_fds(int sock, const struct daemon *d)
     // One turn may answer as many as sixteen.
     for (int i = 0; i < 80; i++)
         talk_ping(sock);
-    // A thread closes them, when its turn comes.
     for (least = daemon_fds(d); same < SETTLED_MS / SETTLE_STEP_MS; same++) {
         usleep(SETTLE_STEP_MS * 1000);
         fds = daemon_fds(d);
-        same = fds < least || (!proc_sleeps(daemon_pid(d)) && ++looks < LOOKS_MAX) ? 0 : same;
+        if (fds < least || closes_more(sock) ||
+            (!proc_sleeps(daemon_pid(d)) && ++looks < LOOKS_MAX))
+            same = 0;
         least = fds < least ? fds : least;
     }
     return least;

@@ -328,8 +328,10 @@ START_TEST(test_unsupported)
     begin(KVCACHE__ROLE__ROLE_WORKER);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
         refused(types[i], NULL, KVC_E_UNSUPPORTED, "");
-    // Descriptors that come with them are closed.
+    // Descriptors that come with them are closed, if the thread that does so is late, too.
     fds = talk_settled_fds(sock, d);
+    daemon_log_allow(d, "closing a descriptor takes long");
+    daemon_fault_arm(d, "closer.stuck", 0, 100);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         raw_make(&raw, types[i], 1000 + (uint32_t)i, 0, 3);
         ck_assert(raw_send(sock, &raw));
