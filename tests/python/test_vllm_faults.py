@@ -10,7 +10,7 @@ from unittest import mock
 
 import support
 from stand_in import TOKENS, Request, step
-from vllm_case import Case, layer_by_layer, prompt
+from vllm_case import Case, layer_by_layer, prompt, record
 
 from kvcache_client import library
 from kvcache_client.errors import NoMemoryError
@@ -323,7 +323,7 @@ class Faults(Case):
     def test_saves_to_the_host_tier_are_not_before_compute(self):
         """They are on the side stream; blocks that are still read are not given to compute before
         that is over, whoever gets them: another request, or one that took them by preemption."""
-        from kvcache_client.vllm.streams import NoStreams, Reading
+        from kvcache_client.vllm.streams import NoStreams
 
         class Recorder(NoStreams):
             def __init__(self):
@@ -350,8 +350,7 @@ class Faults(Case):
         daemon = self.daemon("--gpu-bytes", "0")
         engine = self.engine(daemon)
         worker = engine.workers[0]._worker
-        worker._streams = recorder = Recorder()
-        worker._reading = Reading(recorder)
+        recorder = record(worker, Recorder())
         request = Request(prompt(30))
         engine.serve(request)
         self.assertNotIn("compute behind side", recorder.said)

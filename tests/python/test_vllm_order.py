@@ -7,11 +7,11 @@ from unittest import mock
 
 import support
 from stand_in import Request, step
-from vllm_case import Case, prompt
+from vllm_case import Case, prompt, record
 
 from kvcache_client import Client
 from kvcache_client.vllm.breakeven import STEP_TOKENS
-from kvcache_client.vllm.streams import NoStreams, Reading
+from kvcache_client.vllm.streams import NoStreams
 
 SLOW_S = 0.02
 
@@ -34,6 +34,9 @@ class Recorder(NoStreams):
     def compute_after(self, mark):
         self.said.append("compute behind side")
 
+    def side_after(self, mark):
+        self.said.append("loads behind saves")
+
 
 class Order(Case):
     def engine(self, daemon, specs=None, loads=True, saves=True, **how):
@@ -43,8 +46,7 @@ class Order(Case):
 
     def recorded(self, engine):
         worker = engine.workers[0]._worker
-        worker._streams = recorder = Recorder()
-        worker._reading = Reading(recorder)
+        recorder = record(worker, Recorder())
         forward = engine.forward
         engine.forward = lambda *what: (recorder.said.append("forward"), forward(*what))
         return worker, recorder.said
@@ -124,6 +126,26 @@ class Order(Case):
         for one in (request, other):
             engine.finish(one)
         engine.run(step())
+        self.settled(daemon)
+
+    def test_loads_beside_the_steps_wait_for_saves_of_their_blocks_alone(self):
+        """Which are on a side stream of their own: a long copy to the host tier keeps up no load."""
+        daemon = self.daemon("--gpu-bytes", "0")
+        engine = self.engine(daemon)
+        tokens = prompt(30)
+        engine.serve(Request(tokens))
+        worker, said = self.recorded(engine)
+        for waits in (0, 1):
+            request = Request(tokens)
+            self.assertEqual(engine.admit(request), (28, True))
+            last = max(engine.tables[request.request_id][0])
+            worker._reading.add(frozenset([last + 1 - waits]))
+            del said[:]
+            engine.run(step())
+            self.assertEqual(said.count("loads behind saves"), waits)
+            self.assertEqual(said.count("compute behind side"), 0)
+            engine.finish(request)
+            engine.run(step())
         self.settled(daemon)
 
     def test_a_checksum_that_differs_is_told_before_outputs_are_used(self):

@@ -5,12 +5,12 @@ import dataclasses
 
 import support
 from stand_in import FullAttentionSpec, MambaSpec, Request, SlidingWindowSpec, step
-from vllm_case import Case, layer_by_layer, prompt
+from vllm_case import Case, layer_by_layer, prompt, record
 
 from kvcache_client.errors import BusyError, DeviceError
 from kvcache_client.saves import KeyState, SaveEntry
 from kvcache_client.vllm.spill import merged, skipped
-from kvcache_client.vllm.streams import NoStreams, Reading
+from kvcache_client.vllm.streams import NoStreams
 
 ROOM = 3 / 4  # of the blocks of a save
 
@@ -87,8 +87,7 @@ class Spill(Short):
         daemon = self.daemon()
         engine = self.engine(daemon)
         worker = engine.workers[0]._worker
-        worker._streams = recorder = Recorder()
-        worker._reading = Reading(recorder)
+        recorder = record(worker, Recorder())
         asked = self.short(engine)
         request = Request(prompt(34))
         engine.serve(request)
@@ -105,8 +104,7 @@ class Spill(Short):
         specs = [FullAttentionSpec(), MambaSpec(mamba_cache_mode="all")]
         engine = self.engine(self.daemon(), specs)
         worker = engine.workers[0]._worker
-        worker._streams = recorder = Recorder()
-        worker._reading = Reading(recorder)
+        recorder = record(worker, Recorder())
         self.short(engine)
         engine.serve(Request(prompt(34)))
         self.assertGreater(engine.counts()["waits_for_copies"], 0)
@@ -134,8 +132,7 @@ class Spill(Short):
         """Of several copies the first may be on its way when another cannot be enqueued."""
         engine = self.engine(self.daemon())
         worker = engine.workers[0]._worker
-        worker._streams = recorder = Recorder()
-        worker._reading = Reading(recorder)
+        recorder = record(worker, Recorder())
         self.short(engine)
         client = worker._link.get()
         save = client.save_entries

@@ -12,6 +12,7 @@ stand_in.install()
 os.environ.pop("PYTHONHASHSEED", None)
 
 from kvcache_client import Client  # noqa: E402
+from kvcache_client.vllm.streams import Reading  # noqa: E402
 
 _seed = itertools.count(1)
 
@@ -19,6 +20,13 @@ _seed = itertools.count(1)
 def prompt(n, seed=None):
     seed = next(_seed) if seed is None else seed
     return [seed * 1000 + i for i in range(n)]
+
+
+def record(worker, recorder):
+    """The worker's streams are the recorder's from now on."""
+    worker._streams = worker._saving = recorder
+    worker._reading = Reading(recorder)
+    return recorder
 
 
 class Case(support.Case):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, Iterable, List, Optional, Tuple
 
 PROBE_BYTES = 16 << 20
 PROBES = 5
@@ -63,6 +63,13 @@ class NoStreams:
     def compute_after(self, mark: Any) -> None:
         """What compute is given from now on runs behind the mark."""
 
+    def side_after(self, mark: Any) -> None:
+        """What the side stream is given from now on runs behind the mark, which is another's."""
+
+    def another(self) -> "NoStreams":
+        """The same compute, with a side stream of its own."""
+        return self
+
     def timer(self) -> Timer:
         """Of what compute is given between its begin() and end()."""
         return Timer()
@@ -107,6 +114,12 @@ class TorchStreams(NoStreams):
     def compute_after(self, mark: Any) -> None:
         self.compute().wait_event(mark)
 
+    def side_after(self, mark: Any) -> None:
+        self._side.wait_event(mark)
+
+    def another(self) -> "TorchStreams":
+        return TorchStreams(self._device)
+
     def timer(self) -> Timer:
         return TorchTimer(self._cuda, self.compute())
 
@@ -134,7 +147,7 @@ class TorchStreams(NoStreams):
 
 
 class Reading:
-    """Blocks that saves on the side stream still read: what overwrites them has to wait."""
+    """Blocks that saves on their side stream still read: what overwrites them has to wait."""
 
     def __init__(self, streams: NoStreams) -> None:
         self._streams = streams
@@ -143,10 +156,20 @@ class Reading:
     def add(self, blocks: frozenset[int]) -> None:
         self._marks.append((self._streams.mark(), blocks))
 
-    def overwritten(self, blocks: List[int]) -> int:
+    def overwritten(self, blocks: Iterable[int]) -> int:
         """Compute is about to write these; how many marks it was put behind."""
+        return self._wait(self._of(blocks))
+
+    def loaded(self, blocks: Iterable[int], streams: NoStreams) -> int:
+        """The same of loads on the side stream of those."""
+        marks = self._of(blocks)
+        for mark in marks:
+            streams.side_after(mark)
+        return len(marks)
+
+    def _of(self, blocks: Iterable[int]) -> List[Any]:
         self._marks = [(m, b) for m, b in self._marks if not self._streams.passed(m)]
-        return self._wait([m for m, b in self._marks if not b.isdisjoint(blocks)])
+        return [m for m, b in self._marks if not b.isdisjoint(blocks)]
 
     def all_overwritten(self) -> int:
         """The same of whatever is read: nobody will say which blocks compute writes."""

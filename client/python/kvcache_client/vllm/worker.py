@@ -3,12 +3,12 @@ neither vLLM nor torch.
 
 Order in a step: begin() before the forward pass, start() too if the pass needs what it loads, else
 perhaps behind it; judge() and finish() behind it (all of them only enqueue, and wait for loads whose
-copies the pass is behind), poll() at the end, which may come before finish(). Loads that a step waits for go on the compute
-stream before the forward pass, others on the side stream. Saves go behind the forward pass on the
-compute stream, or, to the host tier, on the side stream: when the daemon has only that, and what the
-GPU tier has no room for. Blocks that are still being read are not given to compute before that has
-ended: begin() has it wait for those that are new, or the save itself for all, where the engine writes
-to new blocks before begin() is called. Nothing waits for room.
+copies the pass is behind), poll() at the end, which may come before finish(). Loads that a step waits
+for go on the compute stream before the forward pass, others on a side stream. Saves go behind the
+forward pass on the compute stream, or, to the host tier, on another side stream: when the daemon has
+only that, and what the GPU tier has no room for. Blocks that are still being read are not given to
+compute, nor to loads, before that has ended: begin() has them wait for those that are new, or the save
+itself for all, where the engine writes to new blocks before begin() is called. Nothing waits for room.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class WorkerSide:
              "daemon_losses"), 0
         )
         self._streams = streams or NoStreams()
-        self._reading = Reading(self._streams)
+        # Loads do not wait for what slow copies were saved before.
+        self._saving = self._streams.another()
+        self._reading = Reading(self._saving)
         # Whether new blocks are written to before begin(): where states are, vLLM clears them first.
         self._early = early or any(g.info.rule == Rule.STATE for g in self.groups)
         self._parts: List[Part] = []
@@ -174,9 +176,12 @@ class WorkerSide:
         """Before the forward pass, whatever that needs."""
         self._distrust = max(0, self._distrust - 1)
         self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
-        if any(order.asynchronous for order in orders.loads):
-            # Whoever had these blocks before may still be read by compute.
+        beside = [order for order in orders.loads if order.asynchronous]
+        if beside:
+            # Whoever had these blocks before may still be read by compute, and by saves.
             self._streams.after_compute()
+            blocks = {b for order in beside for ids in order.ids for b in ids if b is not None}
+            self.counts["waits_for_copies"] += self._reading.loaded(blocks, self._streams)
         self._time_begins(orders.tokens)
         if self._by_layer and orders.saves and not self._host_only:
             client = self._link.ready()
@@ -373,7 +378,7 @@ class WorkerSide:
             self._dropped(len(orders))
             return
         if self._host_only:
-            self._streams.after_compute()
+            self._saving.after_compute()
         states = b""
         for entries in self._packets(orders):
             try:
@@ -415,7 +420,7 @@ class WorkerSide:
         self, client: Client, entries: List[SaveEntry], far: bool, spilled: bool = False
     ) -> bytes:
         """far: to the host tier; spilled: of what there is no room for in the other one."""
-        stream = self._streams.side() if far else self._streams.compute()
+        stream = self._saving.side() if far else self._streams.compute()
         try:
             save = client.save_entries(entries, stream=stream, to_host=spilled, no_wait=True)
         except KvcacheError:
@@ -438,7 +443,7 @@ class WorkerSide:
         some = skipped(entries, states)
         if not some:
             return states
-        self._streams.after_compute()
+        self._saving.after_compute()
         again = self._save_entries(client, some, far=True, spilled=True)
         self.counts["skipped_blocks"] -= sum(len(e.blocks) for e in some)  # counted again
         return merged(entries, states, again)
