@@ -218,11 +218,11 @@ class Engine:
     have been.
 
     loads_behind: a step that no load is for starts its loads behind the forward pass, as vLLM 0.33
-    does. saves_behind: wait_for_save comes last, as beside a drafter."""
+    does. saves_behind: wait_for_save comes last, as beside a drafter. agree: ranks ask each other."""
 
     loads_behind = saves_behind = False
 
-    def __init__(self, extra, specs=None, ranks=1, layers=2, blocks=400, pieces=1, **how):
+    def __init__(self, extra, specs=None, ranks=1, layers=2, blocks=400, pieces=1, agree=True, **how):
         from kvcache_client.vllm import KvcacheConnector
 
         self.specs = specs or [FullAttentionSpec()]
@@ -246,6 +246,8 @@ class Engine:
             }
             worker = KvcacheConnector(self.config, KVConnectorRole.WORKER, self.cache)
             worker.register_kv_caches(tensors)
+            if ranks > 1 and agree:
+                worker._worker.agree = self._any_rank
             self.workers.append(worker)
             self.tensors.append(tensors)
         said = {(0, r): w.get_handshake_metadata() for r, w in enumerate(self.workers)}
@@ -315,7 +317,8 @@ class Engine:
             for tensor, at, content in self._state(request, place, tensors, g, layer, rank):
                 tensor.memory[at : at + len(content)] = content
 
-    def forward(self, request, first, end):
+    def forward(self, request, first, end, lacks=False):
+        """lacks: what it attends to on some rank is not there, and so all of them compute nonsense."""
         for rank, tensors in enumerate(self.tensors):
             for g, layer, name in self._layers():
                 if isinstance(self.specs[g], MambaSpec):
@@ -327,7 +330,15 @@ class Engine:
                         continue
                     block = self.tables[request.request_id][g][p // TOKENS]
                     content = self.row(request, p, layer + 10 * g, self._rank(rank))
-                    tensors[name].set_row(block, p % TOKENS, content)
+                    tensors[name].set_row(block, p % TOKENS, bytes(ROW) if lacks else content)
+
+    def _any_rank(self, here):
+        """All ranks are behind the same forward pass."""
+        for worker in self.workers:
+            worker._worker.judge()
+            here = here or worker._worker._lost
+        self.lost = self.lost or here
+        return self.lost
 
     # vLLM's calls.
 
@@ -357,6 +368,7 @@ class Engine:
         arrive, and requests whose loads are over."""
         meta = self.scheduler.build_connector_meta(output)
         behind = self.loads_behind and all(order.asynchronous for order in meta.orders.loads)
+        self.lost = False
         invalid, done, said = set(), None, None
         for rank, worker in enumerate(self.workers):
             worker.bind_connector_metadata(meta)
@@ -369,9 +381,10 @@ class Engine:
                         w.wait_for_layer_load(name)
                 for request, first, end in forward:
                     table = self.tables[request.request_id]
-                    if not any(b in self.bad for ids in table for b in ids):
+                    lacks = any(b in self.bad for ids in table for b in ids)
+                    if not lacks:
                         self.check(request, first)
-                    self.forward(request, first, end)
+                    self.forward(request, first, end, lacks)
         for worker in self.workers:
             if forward:
                 for _, _, name in self._layers():

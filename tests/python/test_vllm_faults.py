@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Nothing that happens to the daemon reaches a request of an engine with the vLLM connector."""
 
+import itertools
 import logging
 import os
 import signal
@@ -9,7 +10,7 @@ import time
 from unittest import mock
 
 import support
-from stand_in import TOKENS, Request, step
+from stand_in import TOKENS, MLAAttentionSpec, Request, step
 from vllm_case import Case, layer_by_layer, prompt, record
 
 from kvcache_client import library
@@ -44,6 +45,40 @@ class Faults(Case):
             one.serve(Request(tokens))
             one.serve(Request(tokens))
         self.assertGreater(other.counts()["loaded_blocks"], 0)
+
+    def test_what_one_rank_could_not_load_no_rank_saves(self):
+        """The others have computed on it, too. With and without ranks that ask each other."""
+        for agree in (True, False):
+            for specs, lost in itertools.product((None, [MLAAttentionSpec()]), (0, 1)):
+                daemon = self.daemon()
+                engines = [self.engine(daemon, specs, ranks=2, agree=agree) for _ in range(2)]
+                tokens = prompt(42)
+                engines[0].serve(Request(tokens[:22]))
+                worker = engines[1].workers[lost]._worker
+                with mock.patch.object(worker._link, "ready", return_value=None):
+                    request = Request(tokens)
+                    self.assertEqual(engines[1].serve(request, chunk=8), 20)  # was told so
+                self.assertEqual(engines[1].counts("scheduler")["failed_blocks"], 5)
+                self.settled(daemon)
+                # What there is of it by now is right, on all ranks.
+                engines[0].serve(Request(tokens))
+                self.settled(daemon)
+                self.assertEqual(engines[1].serve(Request(tokens)), 40)
+
+    def test_a_request_whose_load_failed_is_not_looked_up_again(self):
+        """vLLM asks again for one whose load beside the steps failed: while a worker cannot load,
+        that would go on for ever."""
+        engine = self.engine(self.daemon("--gpu-bytes", "0"))
+        tokens = prompt(42)
+        engine.serve(Request(tokens))
+        request = Request(tokens)
+        with mock.patch.object(engine.workers[0]._worker._link, "ready", return_value=None):
+            self.assertEqual(engine.admit(request), (40, True))
+            invalid, done = engine.run(step())
+        self.assertEqual((len(invalid), done), (10, {request.request_id}))
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (0, False))
+        engine.finish(request)
+        self.assertEqual(engine.serve(Request(tokens)), 40)
 
     def test_blocks_of_a_failed_load_are_not_written_under_the_forward_pass(self):
         """Copies that were enqueued before it failed end before the blocks are computed."""

@@ -3,12 +3,13 @@ fails a request: what goes wrong is a miss, or a block not saved."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import platform
 import socket
 import time
-from typing import Any, Dict, Iterable, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Set, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -132,6 +133,32 @@ def _rank(config: Any) -> layout.Rank:
     )
 
 
+def _agreement(config: Any) -> Optional[Callable[[bool], bool]]:
+    """Whether something is so on any rank: a question that all of them ask in the same step. None:
+    one rank, or pipeline stages, which are not in the same step."""
+    from vllm.distributed import parallel_state
+
+    p = config.parallel_config
+    group = getattr(parallel_state.get_tp_group(), "cpu_group", None) if (
+        1 < p.tensor_parallel_size == p.world_size) else None
+    if group is None:
+        return None
+    import torch
+
+    said = torch.zeros(1, dtype=torch.int32)
+
+    def agree(here: bool) -> bool:
+        said[0] = int(here)
+        try:
+            torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MAX, group=group)
+        except RuntimeError as error:  # a rank has gone, and vLLM ends the engine
+            log.warning("kvcached: ranks do not answer: %s", error)
+            return True
+        return bool(said[0])
+
+    return agree
+
+
 class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     """vLLM makes one in the scheduler and one in each worker."""
 
@@ -211,6 +238,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             streams=TorchStreams(device) if on_gpu else NoStreams(),
             gpu=device if on_gpu else None,
             run_ahead=2 + self._config.parallel_config.pipeline_parallel_size,
+            agree=_agreement(self._config),
             early=_pieces(self._config),  # a block of which a piece was found is copied to a new one
         )
 
@@ -218,7 +246,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None:
             return None
         info = self._worker.info()
-        return KvcacheHandshake(RankInfo(info.parts, info.host, self._why, info.cost))
+        return KvcacheHandshake(dataclasses.replace(info, why=self._why))
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)

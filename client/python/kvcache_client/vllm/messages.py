@@ -27,12 +27,14 @@ class PartInfo:
 
 @dataclasses.dataclass(frozen=True)
 class RankInfo:
-    """parts: by group; none when the rank cannot take part, and why."""
+    """parts: by group; none when the rank cannot take part, and why. agrees: it learns of loads that
+    failed on other ranks before it saves what was computed on them."""
 
     parts: Tuple[PartInfo, ...]
     host: str
     why: str = ""
     cost: LoadCost = LoadCost()
+    agrees: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

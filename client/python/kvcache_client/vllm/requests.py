@@ -34,6 +34,7 @@ class State:
     answered: float = 0.0
     fetch: int = 0  # what other daemons are asked for
     asked: bool = False
+    failed: bool = False  # a load: it is computed, since it would fail again
     late: bool = False  # the daemon's last answer, which nobody waited for
 
 

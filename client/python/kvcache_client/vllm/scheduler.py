@@ -63,6 +63,7 @@ class SchedulerSide:
         self._all: List[PartInfo] = []
         self._parts: List[Part] = []
         self._ranks = 0
+        self._agree = True  # ranks, about loads that a forward pass waits for
         self._requests: Dict[str, State] = {}
         self._names = itertools.count(1)
         self._orders = StepOrders()
@@ -92,6 +93,7 @@ class SchedulerSide:
         known = [r for r in ranks if r is not None]
         self.break_even.ranks([r.cost for r in known])
         self._infos, self._ranks = known[0].parts, len(known)
+        self._agree = len(known) == 1 or all(r.agrees for r in known)
         full = all(i.rule == Rule.FULL for i in self._infos)
         self._only_full, self._lately.on = full and not self.looks_ahead, full
         # Identical shards are one part.
@@ -153,7 +155,7 @@ class SchedulerSide:
         state = self._state(request)
         state.computed, state.own = computed, computed // self.block_tokens
         n = self._blocks.known(state, (request.num_tokens - 1) // self.block_tokens)
-        if computed % self.block_tokens or n <= state.own:
+        if computed % self.block_tokens or n <= state.own or state.failed:
             self._drop(state)
             return 0, False
         if state.fetch and self._under_way(state):
@@ -193,9 +195,11 @@ class SchedulerSide:
         return self.break_even.pays(gain - host, host)
 
     def _beside(self, lease: Lease) -> bool:
-        """Whether it is loaded beside the steps. Engines that have states only where a step ended
-        copy them before a connector is called."""
-        return lease.gpu < lease.blocks or any(i.at_ends for i in self._infos)
+        """Whether it is loaded beside the steps, and known to be there before it is used. Engines
+        that have states only where a step ended copy them before a connector is called; ranks that
+        do not learn of each other's failures would save what was computed on them."""
+        return (lease.gpu < lease.blocks or not self._agree
+                or any(i.at_ends for i in self._infos))
 
     def _look_up(self, state: State, n: int) -> Optional[Lease]:
         client = self._link.ready()
@@ -433,6 +437,7 @@ class SchedulerSide:
             for state in self._requests.values():
                 hit = [i for ids in state.blocks for i, b in enumerate(ids) if b in bad]
                 state.saved = min([state.saved, *hit])
+                state.failed = state.failed or bool(hit)
         if report:
             self.break_even.ranks([report.cost] if report.cost else [])
             self.break_even.computed(report.passes)

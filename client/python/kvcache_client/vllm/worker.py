@@ -81,7 +81,9 @@ class WorkerSide:
         run_ahead: int = 2,
         early: bool = False,
         connect: Optional[Callable[[], Client]] = None,
+        agree: Optional[Callable[[bool], bool]] = None,
     ) -> None:
+        """agree: whether it is so on any rank, each of which asks in the same step."""
         self.options, self.groups, self.host, self._gpu = options, tuple(groups), host, gpu
         self.counts: Dict[str, int] = dict.fromkeys(
             ("loads", "loaded_blocks", "failed_loads", "failed_blocks", "saves", "saved_blocks",
@@ -107,6 +109,8 @@ class WorkerSide:
         self._timed, self._running = 0, False
         # Steps whose saves are dropped: they may have been scheduled on blocks that did not arrive.
         self._run_ahead, self._distrust = run_ahead, 0
+        self._lost = False  # something that this step's forward pass waited for
+        self.agree = agree
         self._leases: List[Lease] = []
         self._by_layer = options.layer_by_layer and all(g.layers for g in self.groups)
         layers = [g.layers for g in self.groups]
@@ -117,7 +121,8 @@ class WorkerSide:
             self._link.open()
 
     def info(self) -> RankInfo:
-        return RankInfo(tuple(g.info for g in self.groups), self.host, cost=self._cost)
+        return RankInfo(tuple(g.info for g in self.groups), self.host, cost=self._cost,
+                        agrees=self.agree is not None)
 
     def _connect(self) -> Client:
         return Client(
@@ -280,7 +285,18 @@ class WorkerSide:
         self.counts["failed_loads"] += 1
         self.counts["failed_blocks"] += len(blocks)
         if not loading.order.asynchronous:
-            self._distrust = max(self._distrust, self._run_ahead + 1)
+            self._lost = True
+            self._distrust_steps()
+
+    def _distrust_steps(self) -> None:
+        self._distrust = max(self._distrust, self._run_ahead + 1)
+
+    def _ask_ranks(self, orders: StepOrders) -> None:
+        """What one rank lacked, all of them have computed on."""
+        lost, self._lost = self._lost, False
+        waited = any(not order.asynchronous for order in orders.loads)
+        if self.agree is not None and waited and self.agree(lost):
+            self._distrust_steps()
 
     def _judge(self, loading: _Loading, ms: int) -> bool:
         """Whether it is over, and if so what did not arrive."""
@@ -324,6 +340,7 @@ class WorkerSide:
     def finish(self, orders: StepOrders) -> None:
         """Behind the forward pass, and a drafter's."""
         self.judge()
+        self._ask_ranks(orders)
         by_layer = self._layer_saves.end(trusted=not self._distrust)
         if self._distrust:
             self._dropped(len(orders.saves))
