@@ -37,6 +37,8 @@ WANTED = {
     "second": ("small", "shared", TWO),
     "one head": ("one head", "shared", TWO),  # both ranks have it
     "alone": ("small", "shared", {"ranks": 1}),
+    "stages": ("small", "shared", {"ranks": 2, "more": (
+        ("tensor_parallel_size", 1), ("pipeline_parallel_size", 2))}),
     "next": ("small", "shared", TWO),  # after another one's end
     "8B": ("8B", "8B", {**TWO, "gib": 1 if kit.REHEARSE else 8, "eager": False, "longest": 8192}),
 }
@@ -54,10 +56,13 @@ def asked():
     return [some.choices(range(3, 1000), k=TOKENS) for _ in range(PROMPTS)]
 
 
-def no_harm(engine):
+def no_harm(engine, harm={}):
     counts = engine.call("counts")
-    if counts.get("worker_failed_blocks") or counts.get("worker_dropped_saves"):
+    new = {k: n - harm.get(k, 0) for k, n in counts.items()}
+    if new.get("worker_failed_blocks") or new.get("worker_dropped_saves"):
         raise AssertionError(counts)
+    # Leases end long before their time: each rank has told of its load.
+    engines.daemons["shared"].until(lambda f: not any(f[k] for k in HELD), "held", 10)
     return counts
 
 
@@ -129,8 +134,21 @@ def test_one_rank_and_two_share_nothing():
     all_loaded("two ranks, again", first_own[:3], loaded_of(engines["first"], some))
 
 
+def test_two_pipeline_stages():
+    engine, some = engines["stages"], asked()
+    if engine.call("about")["parts of all"] != 2:
+        raise AssertionError("a part for each stage")
+    computed, own = computed_own(engine, some)
+    if any(c[2] for c in computed):
+        raise AssertionError("they found what ranks had saved")
+    all_loaded("stages", own, loaded_of(engine, some))
+    if first_own:
+        right("stages and ranks", [o[1] for o in first_own], [o[1] for o in own])
+    no_harm(engine)
+
+
 def test_shards_that_are_the_same_are_stored_once():
-    for name in ("first", "second", "alone"):
+    for name in set(engines.starting) - {"8B"}:
         engines[name]  # none of them saves meanwhile
     engine, daemon, some = engines["one head"], engines.daemons["shared"], asked()
     about = engine.call("about")
@@ -145,14 +163,44 @@ def test_shards_that_are_the_same_are_stored_once():
         raise AssertionError(f"{new} blocks for {BLOCKS * len(some)}")
 
 
+def test_a_load_that_fails_on_one_rank():
+    """The other one has computed on it, and saves nothing of that."""
+    engine, some = engines["first"], random.Random(12)
+    before = engine.call("counts").get("worker_dropped_saves", 0)
+    if not engine.call("about")["agree"]:
+        raise AssertionError("ranks do not ask each other")
+    tokens = some.choices(range(3, 1000), k=323)  # there is room for it in the GPU tier
+    longer = tokens + some.choices(range(3, 1000), k=320)
+    engine.call("one", tokens, MADE, True)
+    engine.call("settled")
+    engine.call("away", 1)
+    failed = engine.call("one", longer, MADE, True)
+    engine.call("away", -1)
+    engine.call("one", longer, MADE, False)
+    counts = engine.call("counts")
+    engine.call("settled")
+    own = engine.call("one", longer, MADE, False)
+    loaded = engine.call("one", longer, MADE, True)
+    plain = engines["alone"].call("one", longer, MADE, True)
+    dropped = counts.get("worker_dropped_saves", 0) - before
+    say("one rank failed", share_of_gpu_tier=failed[3], own=own[2], loaded=loaded[2],
+        bits=own[1] == loaded[1], failed=counts["failed_blocks"], dropped=dropped)
+    right("one rank failed", [plain[1]] * 3, [failed[1], own[1], loaded[1]])
+    if failed[3] == 1 and dropped < 2:
+        raise AssertionError("what was computed without it was saved")
+    if not counts["failed_blocks"] or not loaded[2] or own[1] != loaded[1]:
+        raise AssertionError("nothing failed, or nothing is loaded, or other bytes")
+
+
 def test_many_requests_at_once():
     """Loads beside the steps end on one rank before the other."""
     engine, some = engines["first"], prompts(48, 5)
+    harm = engine.call("counts")
     reference = engine.call("answers", some, MADE)
     engine.call("settled")
     for turn in range(3):
         right(f"many, turn {turn}", reference, engine.call("answers", some, MADE))
-    say("many", **no_harm(engine))
+    say("many", **no_harm(engine, harm))
 
 
 def test_the_daemon_is_killed_and_restarted():
@@ -277,6 +325,8 @@ LIMITS = {
     test_another_engine_loads_what_the_first_saved: 40,
     test_one_rank_and_two_share_nothing: 40,
     test_shards_that_are_the_same_are_stored_once: 40,
+    test_two_pipeline_stages: 40,
+    test_a_load_that_fails_on_one_rank: 20,
     test_many_requests_at_once: 20,
     test_the_daemon_is_killed_and_restarted: 30,
     test_time_to_the_first_token_at_8B: 60,

@@ -231,7 +231,8 @@ class Engine:
             return {}
         pids, parts, slices, _ = zip(*self.llm.collective_rpc("kvcached_rank"))
         return {"pids": pids, "parts": parts, "slices of ranks": slices,
-                "parts of all": len(self._connector()._scheduler._all)}
+                "parts of all": len(self._connector()._scheduler._all),
+                "agree": self._connector()._scheduler._agree}
 
     def tokens(self, n):
         return [self.random.randrange(3, self.vocab) for _ in range(n)]
@@ -384,6 +385,10 @@ class Engine:
         if self._sides is None:
             self._sides = ends[0]._scheduler, ends[1]._worker
         ends[0]._scheduler, ends[1]._worker = self._sides if on else (None, None)
+
+    def away(self, rank):
+        """That rank of several finds no daemon; -1: all do."""
+        self.llm.collective_rpc("kvcached_away", args=(rank,))
 
     def found_again(self):
         """Until the connector uses a daemon that was started again."""

@@ -64,6 +64,13 @@ class Rank:
         return (os.getpid(), [g.info.digest.hex()[:16] for g in groups],
                 [len(g.slices) for g in groups], dict(getattr(side, "counts", {})))
 
+    def kvcached_away(self, rank):
+        """That rank finds no daemon, until nobody is (-1)."""
+        side, found = self._kvcached(), getattr(self, "_ready", None)
+        if found is None:
+            self._ready = found = side._link.ready
+        side._link.ready = (lambda: None) if self.rank == rank else found
+
 
 def install():
     from vllm.model_executor.model_loader import dummy_loader
