@@ -106,6 +106,14 @@ static void end(struct service *s, bool served)
     mem_free(s);
 }
 
+/* One that has a place, and may hang, is not to hide those behind it. */
+static bool goes_before(const struct guest *a, const struct guest *b)
+{
+    if ((a->n_staged == 0) != (b->n_staged == 0))
+        return a->n_staged == 0;
+    return a->staged < b->staged;
+}
+
 /* Memory to pass through was given back: who has had none for the longest time comes first. */
 static void share_stage(struct peers *peers)
 {
@@ -113,7 +121,7 @@ static void share_stage(struct peers *peers)
 
     list_for_each(g, &peers->guests, link)
         if (g->n_waiting > 0 && g->n_running < PEER_LANES &&
-            (first == NULL || g->staged < first->staged))
+            (first == NULL || goes_before(g, first)))
             first = g;
     if (first != NULL)
         serve_start_some(first);
