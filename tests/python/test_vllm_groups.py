@@ -151,6 +151,38 @@ class Groups(Case):
         self.assertNotEqual(names[0], names[2])
         self.assertEqual(len(engine.scheduler._scheduler._all), 2)
 
+    def test_what_each_rank_has_of_its_own_is_not_shared(self):
+        """States, and layers with more KV heads than the others, in models whose KV heads are
+        replicated."""
+        from kvcache_client.vllm.layout import Rank, namespace
+
+        space, full = types.SimpleNamespace, stand_in.FullAttentionSpec()
+
+        def shards(*specs, tp=4, draft=None, **text):
+            config = stand_in.config({}, tp, kv_heads=2)
+            config.model_config.hf_text_config = space(**text)
+            config.speculative_config = draft and space(model="d", draft_model_config=space(
+                get_total_num_kv_heads=lambda: draft))
+            layers = {f"model.layers.{i}.attn": spec for i, spec in enumerate(specs)}
+            return len({namespace(config, "m", "h", layers, Rank(r, tp)).digest()
+                        for r in range(tp)})
+
+        self.assertEqual(shards(full), 2)
+        self.assertEqual(shards(MambaSpec(mamba_cache_mode="all")), 4)
+        self.assertEqual(shards(MLAAttentionSpec(), MLAAttentionSpec()), 1)
+        self.assertEqual(shards(MLAAttentionSpec(), full), 4)  # a drafter's layer
+        self.assertEqual((shards(full, draft=2), shards(full, draft=4)), (2, 4))
+        self.assertEqual(shards(full, tp=8, draft=4), 4)
+        self.assertEqual(shards(full, num_key_value_heads=2, num_global_key_value_heads=1), 2)
+        self.assertEqual(shards(full, num_key_value_heads=[2, 2, 4]), 4)
+        self.assertEqual(shards(full, block_configs=[space()]), 4)
+
+    def test_prefill_context_parallel_ranks_are_refused(self):
+        engine = self.engine(self.daemon())
+        engine.config.parallel_config.prefill_context_parallel_size = 2
+        with self.assertRaises(LayoutError):
+            block_tokens(engine.config, engine.cache)
+
     def test_blocks_that_have_slid_out_of_a_window_are_not_saved(self):
         """By then they may be another request's: only what the next token sees is named."""
         from kvcache_client.vllm.scheduler import SchedulerSide

@@ -156,11 +156,7 @@ def tokens_of(config: Any, spec: Any) -> int:
     parallel = config.parallel_config
     if "MambaSpec" in _kinds(spec):
         return int(spec.block_size)
-    return int(
-        spec.block_size
-        * getattr(parallel, "decode_context_parallel_size", 1)
-        * getattr(parallel, "prefill_context_parallel_size", 1)
-    )
+    return int(spec.block_size * getattr(parallel, "decode_context_parallel_size", 1))
 
 
 def block_tokens(config: Any, cache: Any) -> int:
@@ -173,18 +169,39 @@ def block_tokens(config: Any, cache: Any) -> int:
             raise LayoutError("groups that the engine keeps elsewhere are not known")
         if getattr(role, "value", "default") != "default":
             raise LayoutError(f"groups of the role {role} are not known")
+    if getattr(config.parallel_config, "prefill_context_parallel_size", 1) != 1:
+        raise LayoutError("prefill context parallel ranks are not known")
     sizes = {tokens_of(config, g.kv_cache_spec) for g in cache.kv_cache_groups}
     if len(sizes) != 1:
         raise LayoutError(f"groups with blocks of {sorted(sizes)} tokens are not known")
     return sizes.pop()
 
 
-def _shard(config: Any, spec: Any, rank: Rank) -> Tuple[int, int]:
-    """Identical shards have one name: all of MLA, and KV heads that several ranks have."""
-    if any("MLA" in kind for kind in _kinds(spec)):
+def _kv_heads(config: Any) -> int:
+    """Of the layers that have most of them, the drafter's too; 0: layers differ in ways that are not
+    known."""
+    found = []
+    drafter = getattr(config, "speculative_config", None)
+    for model in (config.model_config, getattr(drafter, "draft_model_config", None)):
+        heads, text = (getattr(model, f, None) for f in ("get_total_num_kv_heads", "hf_text_config"))
+        if getattr(text, "block_configs", None):
+            return 0
+        found += [int(heads())] if heads is not None else []
+        for name, value in vars(text).items() if hasattr(text, "__dict__") else ():
+            if "key_value_heads" in name or "kv_heads" in name:
+                found += [n for n in (value if isinstance(value, (list, tuple)) else [value])
+                          if isinstance(n, int)]
+    return max(found, default=0)
+
+
+def _shard(config: Any, specs: Sequence[Any], rank: Rank) -> Tuple[int, int]:
+    """Identical shards have one name: all of MLA, and KV heads that several ranks have. States are
+    divided otherwise."""
+    mla = [any("MLA" in kind for kind in _kinds(spec)) for spec in specs]
+    if all(mla):
         return 0, 1
-    heads = getattr(config.model_config, "get_total_num_kv_heads", None)
-    total = int(heads()) if heads is not None else rank.tensors
+    total = 0 if any(mla) or any("MambaSpec" in _kinds(spec) for spec in specs) else (
+        _kv_heads(config))
     if 0 < total < rank.tensors and rank.tensors % total == 0:
         return rank.tensor // (rank.tensors // total), total
     return rank.tensor, rank.tensors
@@ -209,7 +226,7 @@ def namespace(
     spec = next(iter(layers.values()))
     m, cache = config.model_config, config.cache_config
     drafter = getattr(config, "speculative_config", None)
-    shard, shards = _shard(config, spec, rank)
+    shard, shards = _shard(config, list(layers.values()), rank)
     numbers = _numbers(list(layers)) or [0]
     names = hashlib.sha256("\n".join(sorted(layers)).encode()).hexdigest()[:16]
     text = getattr(m, "hf_text_config", None)
