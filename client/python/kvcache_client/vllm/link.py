@@ -71,6 +71,17 @@ class Link:
         pause = min(PAUSE_S * 2 ** min(self._late, 16), PAUSE_MAX_S)
         self._asked_again = time.monotonic() + pause
 
+    def away_s(self) -> float:
+        """How long there will be no client for sure, or not one that is asked."""
+        until = self._asked_again if self._up else self._next
+        return max(PAUSE_S, until - time.monotonic())
+
+    def pause(self, seconds: float) -> None:
+        """Asking is of no use for so long."""
+        if seconds > 0:
+            self._late = max(self._late, 2)
+            self._asked_again = max(self._asked_again, time.monotonic() + seconds)
+
     def answered(self) -> None:
         self._late = 0
 

@@ -79,13 +79,15 @@ class StepReport:
     cost: Optional[LoadCost] = None
     lost: bool = False
     skipped: Dict[str, int] = dataclasses.field(default_factory=dict)
+    away: float = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self.adopted or self.passes or self.cost or self.lost or self.skipped)
+        return bool(self.adopted or self.passes or self.cost or self.lost or self.skipped
+                    or self.away)
 
     def add(self, other: "StepReport") -> "StepReport":
         self.passes += other.passes
-        self.lost = self.lost or other.lost
+        self.lost, self.away = self.lost or other.lost, max(self.away, other.away)
         for request, block in other.skipped.items():
             self.skipped[request] = min(block, self.skipped.get(request, block))
         self.cost = slowest([c for c in (self.cost, other.cost) if c is not None])

@@ -439,6 +439,7 @@ class SchedulerSide:
                 state.saved = min([state.saved, *hit])
                 state.failed = state.failed or bool(hit)
         if report:
+            self._link.pause(report.away)  # what is found could not be loaded
             self.break_even.ranks([report.cost] if report.cost else [])
             self.break_even.computed(report.passes)
             for request, block in report.skipped.items():

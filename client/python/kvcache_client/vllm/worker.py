@@ -239,6 +239,7 @@ class WorkerSide:
         self._report.adopted[order.request] = 1
         client = self._link.ready()
         if client is None:
+            self._report.away = max(self._report.away, self._link.away_s())
             self._give_up(loading)
             return loading
         try:
