@@ -6,12 +6,18 @@
 
 typedef unsigned long long ull;
 
-void model_pin_sweep(struct model *m)
+static void end_pins(struct model *m)
 {
-    for (uint32_t p = 0; p < m->n_parts && m->ticked; p++)
+    for (uint32_t p = 0; p < m->n_parts; p++)
         for (uint32_t k = 0; k < MODEL_CHAINS * MODEL_CHAIN_KEYS; k++)
             if (m->pinned[p][k] <= clock_now_us())
                 m->pinned[p][k] = 0;
+}
+
+void model_pin_sweep(struct model *m)
+{
+    if (m->ticked)
+        end_pins(m);
 }
 
 /* A few keys of a chain, in a part of the owner's tenant. */
@@ -108,6 +114,8 @@ void model_unpin(struct model *m, struct model_owner *o)
                 keys.part, count);
     model_expect(m, status == KVC_OK && count == expected, "%u blocks are unpinned, not %u: %s",
                  count, expected, kvc_status_text(status));
+    if (scope.n_keys == 0) /* it takes a turn at all whose time is over */
+        end_pins(m);
 }
 
 bool model_is_flushed_key(const struct model *m, uint32_t part, uint32_t key)
