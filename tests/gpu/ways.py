@@ -82,6 +82,7 @@ class Kvcached:
         self.block = engine.model.shape.block_bytes
         self.layers = self._layers(engine) if layers else None
         self.streams, self.timing, self.timed, self.passes = streams(gpu), None, [], 0
+        self.saving = self.streams.another()  # as in the connector
         self.break_even = BreakEven(min_tokens)
         self.break_even.ranks([self._cost(engine, gpu)])
 
@@ -235,5 +236,5 @@ class Kvcached:
         """What the GPU tier has no room for goes to the host tier, beside the steps."""
         if not entries:
             return []
-        self.streams.after_compute()
-        return [self.client.save_entries(entries, stream=self.streams.side(), to_host=True)]
+        self.saving.after_compute()
+        return [self.client.save_entries(entries, stream=self.saving.side(), to_host=True)]

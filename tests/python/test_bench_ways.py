@@ -83,7 +83,7 @@ class Ways(unittest.TestCase):
                 (False, False, [(None, False, True, [4, 5, 6])], 0),
                 (True, True, [(None, False, False, [4, 5, 6])], 1)):
             hook = ways.Kvcached.__new__(ways.Kvcached)
-            hook.client, hook.part, hook.streams = Loads(None), None, Side()
+            hook.client, hook.part, hook.saving = Loads(None), None, Side()
             hook.timing, hook.spills, hook.by_daemon = None, spills, by_daemon
             s = types.SimpleNamespace(keys=bytes(range(8 * 16)), saves=[])
             engine = types.SimpleNamespace(blocks_of=lambda s, first, end: list(range(first, end)))
