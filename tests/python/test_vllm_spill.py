@@ -2,6 +2,7 @@
 """What the GPU tier has no room for goes to the host tier, beside compute."""
 
 import dataclasses
+import types
 
 import support
 from stand_in import FullAttentionSpec, MambaSpec, Request, SlidingWindowSpec, step
@@ -9,6 +10,7 @@ from vllm_case import Case, layer_by_layer, prompt, record
 
 from kvcache_client.errors import BusyError, DeviceError
 from kvcache_client.saves import KeyState, SaveEntry
+from kvcache_client.vllm.connector import _writes_early
 from kvcache_client.vllm.spill import merged, skipped
 from kvcache_client.vllm.streams import NoStreams
 
@@ -163,6 +165,14 @@ SpillByLayer = layer_by_layer(Spill)
 
 
 class States(Case):
+    def test_which_engines_write_to_new_blocks_before_they_call(self):
+        space = types.SimpleNamespace
+        for pieces, cache, early in ((None, space(), False), (2, space(), True),
+                                     (None, space(needs_kv_cache_zeroing=False), False),
+                                     (None, space(needs_kv_cache_zeroing=True), True)):
+            config = space(cache_config=space(prefix_match_unit=pieces))
+            self.assertEqual(_writes_early(config, cache), early)
+
     def test_those_that_were_skipped_are_asked_about_again(self):
         hit, saved, skip = KeyState.HIT, KeyState.SAVED, KeyState.SKIPPED
         keys = [bytes([i]) * 16 for i in range(5)]

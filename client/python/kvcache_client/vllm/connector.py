@@ -91,6 +91,12 @@ def _pieces(config: Any) -> bool:
     return getattr(config.cache_config, "prefix_match_unit", None) is not None
 
 
+def _writes_early(config: Any, cache: Any) -> bool:
+    """Whether new blocks are written to when a step begins, before the connector is called: cleared,
+    or given a copy of a block of which a piece was found."""
+    return _pieces(config) or bool(getattr(cache, "needs_kv_cache_zeroing", False))
+
+
 def _hashing(config: Any, own: Optional[bool]) -> Tuple[bool, str]:
     """Whether blocks are hashed here, and what names the hashes: engines that agree on it give
     equal blocks equal hashes."""
@@ -239,7 +245,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             gpu=device if on_gpu else None,
             run_ahead=2 + self._config.parallel_config.pipeline_parallel_size,
             agree=_agreement(self._config),
-            early=_pieces(self._config),  # a block of which a piece was found is copied to a new one
+            early=_writes_early(self._config, self._cache),
         )
 
     def get_handshake_metadata(self) -> Optional[KvcacheHandshake]:

@@ -94,7 +94,7 @@ class WorkerSide:
         # Loads do not wait for what slow copies were saved before.
         self._saving = self._streams.another()
         self._reading = Reading(self._saving)
-        # Whether new blocks are written to before begin(): where states are, vLLM clears them first.
+        # Whether new blocks are written to before begin(): where states are they always are.
         self._early = early or any(g.info.rule == Rule.STATE for g in self.groups)
         self._parts: List[Part] = []
         self._host_only = self._spills = False
