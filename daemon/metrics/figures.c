@@ -164,7 +164,7 @@ static void write_copies(const struct msg_stats_reply *stats, struct text *t)
     text_counter(t, "kvcached_published_blocks_total", stats->published_blocks,
                  "Blocks that saves have made visible.");
     text_counter(t, "kvcached_skipped_blocks_total", stats->skipped_blocks,
-                 "Blocks that were not saved for want of room.");
+                 "Blocks for which a save had no room, whatever became of them in another.");
     text_counter(t, "kvcached_admitted_blocks_total", stats->admitted_blocks,
                  "Blocks of saves that got a slot.");
     text_counter(t, "kvcached_admitted_at_once_blocks_total", stats->admitted_at_once,
