@@ -8,7 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#undef client_distrust /* defined for analysers of other files */
+/* Defined for analysers of other files. */
+#undef client_enter
+#undef client_distrust
 
 #define DEFAULT_SOCKET     "/run/kvcached/kvcached.sock"
 #define DEFAULT_CONNECT_MS 1000u
