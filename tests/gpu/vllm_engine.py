@@ -103,7 +103,8 @@ OF_RANKS = {
 class Setting:
     """kind: which memory beside the engine's; None, "kvcached" or "offloading". gib: of KV in the
     engine. extra: options of the connector; more: arguments of vllm.LLM. ranks: so many, with weights
-    that do not depend on how many there are; 0: one, with weights of its own."""
+    that do not depend on how many there are; 0: one, with weights of its own. late: it is made by
+    build(), and until then only imported."""
 
     shape: str
     kind: object = None
@@ -115,12 +116,15 @@ class Setting:
     extra: tuple = ()
     more: tuple = ()
     ranks: int = 0
+    late: bool = False
 
     def start(self):
         """Its process. A RuntimeError says why there is none."""
-        remote = Tree(Engine, self, **ENVIRONMENT, **OF_RANKS) if self.ranks else kit.Remote(
-            Engine, self, **ENVIRONMENT)
-        remote.limit_s = LIMIT_S
+        if not self.ranks:
+            remote = kit.Remote(Engine, self, **ENVIRONMENT)
+        else:
+            remote = Tree(Late if self.late else Engine, self, **ENVIRONMENT, **OF_RANKS)
+        remote.limit_s = START_S if self.late else LIMIT_S
         return remote
 
 
@@ -440,3 +444,21 @@ class Engine:
                 for k, n in counts.items():
                     said[f"worker_{k}"] = said.get(f"worker_{k}", 0) + n
         return {k: n for k, n in said.items() if n}
+
+
+class Late(Engine):
+    def __init__(self, setting):
+        import vllm  # noqa: F401
+        from vllm.v1.executor import multiproc_executor  # noqa: F401
+
+        self.setting = setting
+
+    def build(self):
+        super().__init__(self.setting)
+
+    def about(self):
+        return super().about() if hasattr(self, "llm") else {"late": True}
+
+    def close(self):
+        if hasattr(self, "llm"):
+            super().close()
