@@ -391,8 +391,12 @@ class Engine:
         ends[0]._scheduler, ends[1]._worker = self._sides if on else (None, None)
 
     def away(self, rank):
-        """That rank of several finds no daemon; -1: all do."""
-        self.llm.collective_rpc("kvcached_away", args=(rank,))
+        """That rank finds no daemon; -1: all do."""
+        if self.setting.ranks > 1:
+            self.llm.collective_rpc("kvcached_away", args=(rank,))
+            return
+        link = self._connector(worker=True)._worker._link
+        link.ready = (lambda: None) if rank == 0 else type(link).ready.__get__(link)
 
     def found_again(self):
         """Until the connector uses a daemon that was started again."""

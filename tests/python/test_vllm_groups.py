@@ -293,6 +293,37 @@ class Repairs(Case):
         self.assertEqual((blocks, lengths), ((hashes[:2], hashes[:2]), (2 * TOKENS,) * 2))
 
 
+    def test_failed_loads_of_several_groups_do_not_end_the_engine(self):
+        """As before vLLM has failed_recving: one group, or an error."""
+        from kvcache_client.vllm import repairs
+
+        space, calls = types.SimpleNamespace, []
+
+        class Scheduler:
+            def _update_requests_with_invalid_blocks(self, *arguments, **how):
+                calls.append(arguments)
+
+        status = space(WAITING_FOR_REMOTE_KVS=1, RUNNING=2)
+        stand_in._module("vllm.v1.core.sched.scheduler", Scheduler=Scheduler, RequestStatus=status)
+        self.addCleanup(
+            stand_in._module, "vllm.v1.core.sched.scheduler", Scheduler=type("S", (), {}))
+        self.assertFalse(repairs.failed_loads_of_groups(space(KVConnectorTransferResults=1)))
+        self.assertTrue(repairs.failed_loads_of_groups(space()))
+        self.assertFalse(repairs.failed_loads_of_groups(space()))
+        blocks = {"a": ([1, 2], [3, 0]), "b": ([4], [5]), "c": ([6], [2])}
+        requests = [space(request_id=r, status=1 + (r == "c"), num_computed_tokens=8) for r in "abc"]
+        one = Scheduler()
+        one.kv_cache_manager = space(get_block_ids=blocks.get)
+        one.kv_cache_config = space(kv_cache_groups=[1, 2])
+        found = one._update_requests_with_invalid_blocks(requests, {2}, {}, evict_blocks=False)
+        self.assertEqual(found, ({"a"}, 8, set()))
+        self.assertEqual([r.num_computed_tokens for r in requests], [0, 8, 8])
+        self.assertEqual(calls, [])
+        one.kv_cache_config.kv_cache_groups.pop()
+        one._update_requests_with_invalid_blocks(requests, {2}, {})
+        self.assertEqual(len(calls), 1)
+
+
 class PiecewiseGraphs(Case):
     def test_layer_by_layer_asks_for_piecewise_graphs(self):
         from kvcache_client.vllm import KvcacheConnector as kind

@@ -29,3 +29,35 @@ def common_prefixes(base: type) -> bool:
     kind.find_longest_cache_hit_per_group = common
     log.info("kvcached: prefixes of models with states are those that all of their groups have")
     return True
+
+
+def failed_loads_of_groups(base: Any) -> bool:
+    """Where there are several groups, versions before KVConnectorTransferResults raise an error in
+    the scheduler, which ends the engine, when a block of a load is reported as failed. A request that
+    waits for such a load is computed from its beginning here; none that runs waits for loads.
+
+    base: vLLM's module of connectors. Whether something was to be repaired."""
+    from vllm.v1.core.sched import scheduler
+
+    kind: Any = scheduler.Scheduler
+    update = getattr(kind, "_update_requests_with_invalid_blocks", None)
+    if hasattr(base, "KVConnectorTransferResults") or update is None or hasattr(update, "repaired"):
+        return False
+
+    def of_groups(self: Any, requests: Any, invalid: Any, *more: Any, **how: Any) -> Any:
+        if len(self.kv_cache_config.kv_cache_groups) == 1:
+            return update(self, requests, invalid, *more, **how)
+        failed, tokens = set(), 0
+        for request in requests:
+            groups = self.kv_cache_manager.get_block_ids(request.request_id)
+            if request.status == scheduler.RequestStatus.WAITING_FOR_REMOTE_KVS and any(
+                    b in invalid for ids in groups for b in ids):
+                failed.add(request.request_id)
+                tokens += request.num_computed_tokens
+                request.num_computed_tokens = 0
+        return failed, tokens, set()
+
+    of_groups.repaired = True  # type: ignore[attr-defined]
+    kind._update_requests_with_invalid_blocks = of_groups
+    log.info("kvcached: requests of several groups of layers whose loads fail are computed")
+    return True
