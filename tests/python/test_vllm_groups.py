@@ -151,6 +151,16 @@ class Groups(Case):
         self.assertNotEqual(names[0], names[2])
         self.assertEqual(len(engine.scheduler._scheduler._all), 2)
 
+    def test_what_one_rank_has_not_saved_is_not_found(self):
+        daemon, tokens = self.daemon(), prompt(30)
+        first, second = (self.engine(daemon, ranks=2) for _ in range(2))
+        with mock.patch.object(first.workers[1]._worker._link, "ready", return_value=None):
+            first.serve(Request(tokens))
+        self.assertEqual(self.figures(daemon)["blocks"], 7)
+        self.assertEqual(second.serve(Request(tokens)), 0)
+        self.assertEqual(self.figures(daemon)["blocks"], 14)
+        self.assertEqual(first.serve(Request(tokens)), 28)
+
     def test_what_each_rank_has_of_its_own_is_not_shared(self):
         """States, and layers with more KV heads than the others, in models whose KV heads are
         replicated."""
