@@ -75,7 +75,9 @@ class Signatures(support.Case):
 
 
 class Engine:
-    def __init__(self, socket, folder, **extra):
+    """window: of a second group of layers."""
+
+    def __init__(self, socket, folder, window=None, **extra):
         import torch
         from vllm.config import (
             CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig,
@@ -84,7 +86,7 @@ class Engine:
         from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
         from vllm.v1.core.sched.scheduler import Scheduler
         from vllm.v1.kv_cache_interface import (
-            FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor,
+            FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, SlidingWindowSpec,
         )
         from vllm.v1.structured_output import StructuredOutputManager
 
@@ -114,16 +116,24 @@ class Engine:
                     **extra}),
         )
         self.config.cache_config.num_gpu_blocks = BLOCKS
-        names = [f"model.layers.{i}.self_attn.attn" for i in range(LAYERS)]
-        spec = FullAttentionSpec(
-            block_size=TOKENS, num_kv_heads=HEADS, head_size=SIZE, dtype=torch.bfloat16)
+        how = dict(block_size=TOKENS, num_kv_heads=HEADS, head_size=SIZE, dtype=torch.bfloat16)
+        specs = [FullAttentionSpec(**how)]
+        if window:
+            specs.append(SlidingWindowSpec(sliding_window=window, **how))
+        # The first layers of all groups are in one tensor, and so on.
+        self.windows = [getattr(spec, "sliding_window", None) for spec in specs]
+        self.layers = [[f"model.layers.{g * LAYERS + i}.self_attn.attn" for i in range(LAYERS)]
+                       for g in range(len(specs))]
         cache = KVCacheConfig(
             num_blocks=BLOCKS,
-            kv_cache_tensors=self.places(KVCacheTensor, names, spec.page_size_bytes),
-            kv_cache_groups=[KVCacheGroupSpec(names, spec)],
+            kv_cache_tensors=self.places(
+                KVCacheTensor, list(zip(*self.layers)), specs[0].page_size_bytes),
+            kv_cache_groups=[KVCacheGroupSpec(*both) for both in zip(self.layers, specs)],
         )
-        self.tensors = {
-            n: torch.zeros(BLOCKS, HEADS, TOKENS, 2 * SIZE, dtype=torch.bfloat16) for n in names}
+        self.tensors = {}
+        for names in zip(*self.layers):
+            one = torch.zeros(BLOCKS, HEADS, TOKENS, 2 * SIZE, dtype=torch.bfloat16)
+            self.tensors.update(dict.fromkeys(names, one))
         self.scheduler = Scheduler(
             vllm_config=self.config, kv_cache_config=cache,
             structured_output_manager=StructuredOutputManager(self.config), block_size=TOKENS)
@@ -141,9 +151,9 @@ class Engine:
     def places(kind, names, page):
         """Where the layers lie, layer by layer, as this version says it."""
         if "layers" in inspect.signature(kind).parameters:
-            return [kind(size=len(names) * BLOCKS * page, layers=names, layer_stride=BLOCKS * page,
-                         block_stride=page)]
-        return [kind(size=BLOCKS * page, shared_by=[n]) for n in names]
+            return [kind(size=len(names) * BLOCKS * page, layers=list(group),
+                         layer_stride=BLOCKS * page, block_stride=page) for group in zip(*names)]
+        return [kind(size=BLOCKS * page, shared_by=list(n)) for n in names]
 
     def close(self):
         self.worker.shutdown()
@@ -171,14 +181,13 @@ class Engine:
         bits = self.torch.frombuffer(bytearray(data), dtype=self.torch.int16)
         return bits.view(HEADS, 2 * SIZE)
 
-    def place(self, name, position, layer):
-        block = self.tables[name][position // TOKENS]
-        tensor = self.tensors[f"model.layers.{layer}.self_attn.attn"]
-        return tensor.view(self.torch.int16)[block, :, position % TOKENS]
+    def place(self, name, position, group, layer):
+        block = self.tables[name][group][position // TOKENS]
+        return self.tensors[layer].view(self.torch.int16)[block, :, position % TOKENS]
 
     def forward(self, output):
         for new in output.scheduled_new_reqs:
-            self.tables[new.req_id] = list(new.block_ids[0])
+            self.tables[new.req_id] = [list(ids) for ids in new.block_ids]
             self.loaded[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         begin = {r.req_id: r.num_computed_tokens for r in output.scheduled_new_reqs}
@@ -186,23 +195,29 @@ class Engine:
             begin[name] = cached.num_computed_tokens[i]
             new = cached.new_block_ids[i]
             if name in cached.resumed_req_ids:
-                self.tables[name] = list(new[0])
+                self.tables[name] = [list(ids) for ids in new]
             elif new is not None:
-                self.tables[name] += new[0]
+                for have, ids in zip(self.tables[name], new):
+                    have += ids
         for name in self.tensors:
             self.worker.wait_for_layer_load(name)
         # Computed on what did not arrive, the outputs are thrown away.
         lost = self.worker._worker._invalid
         for name, n in output.num_scheduled_tokens.items():
-            for p in range(begin[name] + n):
-                for layer in range(LAYERS):
-                    place, row = self.place(name, p, layer), self.row(name, p, layer)
-                    if p >= begin[name]:
-                        place.copy_(row)
-                    elif not lost and not self.torch.equal(place, row):
-                        raise AssertionError(f"{name}: position {p} of layer {layer} is wrong")
+            for g, layers in enumerate(self.layers):
+                self.compute(name, g, layers, begin[name], n, lost)
         for name, tensor in self.tensors.items():
             self.worker.save_kv_layer(name, tensor, None)
+
+    def compute(self, name, group, layers, begin, n, lost):
+        window = self.windows[group]
+        for p in range(max(0, begin - window + 1) if window else 0, begin + n):
+            for i, layer in enumerate(layers, group * LAYERS):
+                place, row = self.place(name, p, group, layer), self.row(name, p, i)
+                if p >= begin:
+                    place.copy_(row)
+                elif not lost and not self.torch.equal(place, row):
+                    raise AssertionError(f"{name}: position {p} of {layer} is wrong")
 
     def step(self):
         from vllm.distributed.kv_transfer import kv_transfer_state
@@ -240,8 +255,8 @@ class Engine:
 
 
 class Served(support.Case):
-    def engine(self, daemon, **extra):
-        engine = Engine(daemon.socket, self.folder, **extra)
+    def engine(self, daemon, **how):
+        engine = Engine(daemon.socket, self.folder, **how)
         self.addCleanup(engine.close)
         return engine
 
@@ -425,6 +440,35 @@ class Served(support.Case):
         finally:
             daemon.process.send_signal(signal.SIGCONT)
         self.assertEqual(engine.scheduler.connector._scheduler.counts["late_lookups"], 1)
+
+    def test_a_load_of_several_groups_that_fails(self):
+        for tier in ("0", "8M"):
+            daemon = self.daemon("--gpu-bytes", tier)
+            first, second = (self.engine(daemon, window=40) for _ in range(2))
+            tokens = [(i * 53) % 900 for i in range(330)]
+            first.serve("a", tokens)
+            self.settled(daemon)
+            self.assertEqual(second.serve("b", tokens), 320)
+            self.assertEqual(second.worker._worker.counts["loaded_blocks"], 20 + 3)
+            second.scheduler.reset_prefix_cache()
+            start = second.worker.start_load_kv
+
+            def flushed(*arguments):
+                second.worker.start_load_kv = start
+                first.scheduler.connector.reset_cache()
+                return start(*arguments)
+
+            second.worker.start_load_kv = flushed
+            lookups = second.scheduler.connector._scheduler.counts["lookups"]
+            self.assertEqual(second.serve("c", tokens, 8), 0)
+            self.assertEqual(second.worker._worker.counts["failed_loads"], 1)
+            self.assertEqual(
+                second.scheduler.connector._scheduler.counts["lookups"], lookups + 1)
+            self.settled(daemon)
+            self.assertEqual(self.figures(daemon)["leases"], 0)
+            # Once its worker knows of the flush.
+            support.until(lambda: second.scheduler.reset_prefix_cache() and second.serve(
+                f"again {time.monotonic()}", tokens) == 320, "no hit")
 
 
 def main():

@@ -5,6 +5,7 @@ Rows of the KV cache follow from the tokens up to them, so that a forward pass c
 every row that it would attend to is right.
 """
 
+import collections
 import ctypes
 import dataclasses
 import enum
@@ -42,6 +43,10 @@ class KVConnectorBase_V1:
 
     def clear_connector_metadata(self):
         self._connector_metadata = None
+
+    def get_transfer_results(self, finished_req_ids):
+        _, over = self.get_finished(finished_req_ids)
+        return types.SimpleNamespace(finished_recving=set(over or ()), failed_recving=set())
 
 
 @dataclasses.dataclass
@@ -255,6 +260,8 @@ class Engine:
         self.scheduler.set_xfer_handshake_metadata_pp_aware(said)
         self.free = itertools.cycle(range(1, blocks))  # 0 is the null block
         self.tables = {}
+        self._over, self._lacking = collections.Counter(), set()
+        self.failed = set()  # requests whose loads beside the steps are over
         self.settle = lambda: None  # at the end of each request
 
     def close(self):
@@ -370,7 +377,7 @@ class Engine:
         meta = self.scheduler.build_connector_meta(output)
         behind = self.loads_behind and all(order.asynchronous for order in meta.orders.loads)
         self.lost = False
-        invalid, done, said = set(), None, None
+        invalid, done, said = set(), set(), None
         for rank, worker in enumerate(self.workers):
             worker.bind_connector_metadata(meta)
             if not behind:
@@ -394,29 +401,36 @@ class Engine:
                 worker.start_load_kv(None)
             if forward and not self.saves_behind:
                 worker.wait_for_save()
-            _, over = worker.get_finished(set())
-            done = (over or set()) if done is None else done & (over or set())
+            results = worker.get_transfer_results(set())
+            self._over.update(results.finished_recving)
+            self._lacking |= results.failed_recving
             invalid |= worker.get_block_ids_with_load_errors()
             one = worker.build_connector_worker_meta()
             said = one if said is None else said.aggregate(one) if one else said
             if forward and self.saves_behind:
                 worker.wait_for_save()
             worker.clear_connector_metadata()
-        self.scheduler.update_connector_output(
-            types.SimpleNamespace(invalid_block_ids=invalid, kv_connector_worker_meta=said))
+        done = {name for name, n in self._over.items() if n == len(self.workers)}
+        failed = self._lacking & done
+        self._over = collections.Counter({n: i for n, i in self._over.items() if n not in done})
+        self._lacking -= failed
+        self.failed |= failed
+        if invalid and len(self.specs) > 1:
+            raise RuntimeError("vLLM ends: blocks do not say whose load failed")
+        self.scheduler.update_connector_output(types.SimpleNamespace(
+            invalid_block_ids=invalid, failed_recving=failed, kv_connector_worker_meta=said))
         return invalid, done
 
     def serve(self, request, chunk=1000, decode=0, local=0, finish=True):
         """A request from its arrival to its end; how many tokens were loaded."""
         found, beside = self.admit(request, local)
         computed = local + found
-        if beside:
+        while beside:
             invalid, done = self.run(step())
             while request.request_id not in done:
                 more, done = self.run(step())
                 invalid |= more
-            computed = self._valid(request, computed, invalid)
-            self._allocated(request, 0)
+            computed, beside = self.loaded(request, computed, invalid, local)
         first = True
         end_of_prompt = request.num_tokens
         while computed < end_of_prompt + decode:
@@ -444,6 +458,17 @@ class Engine:
             self.finish(request)
             self.settle()
         return found
+
+    def loaded(self, request, computed, invalid, local=0):
+        """A load beside the steps is over: what is computed, and whether another one has begun, since
+        one that failed starts from nothing."""
+        if request.request_id in self.failed:
+            self.failed.remove(request.request_id)
+            found, beside = self.admit(request, local)
+            return local + found, beside
+        computed = self._valid(request, computed, invalid)
+        self._allocated(request, 0)
+        return computed, False
 
     def _valid(self, request, computed, invalid):
         for ids in self.tables[request.request_id]:

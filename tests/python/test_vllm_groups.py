@@ -302,36 +302,129 @@ class Repairs(Case):
         blocks, lengths = one.find_longest_cache_hit_per_group(hashes, 99)
         self.assertEqual((blocks, lengths), ((hashes[:2], hashes[:2]), (2 * TOKENS,) * 2))
 
+    def older(self, **methods):
+        """vLLM's before 0.30, but for these methods."""
+        class Scheduler:
+            def _update_requests_with_invalid_blocks(
+                    self, requests, invalid, scheduled, evict_blocks=True):
+                for request in requests:
+                    (ids,) = self.kv_cache_manager.get_block_ids(request.request_id)
+                return "what one group has"
+
+            def _update_waiting_for_remote_kv(self, request):
+                if request.num_computed_tokens == 0:
+                    self.kv_cache_manager.free(request)
+                self.failed_recving_kv_req_ids.remove(request.request_id)
+                self.finished_recving_kv_req_ids.remove(request.request_id)
+
+        for name, method in methods.items():
+            setattr(Scheduler, name, method)
+        stand_in._module("vllm.v1.core.sched.scheduler", Scheduler=Scheduler)
+        return Scheduler
 
     def test_failed_loads_of_several_groups_do_not_end_the_engine(self):
-        """As before vLLM has failed_recving: one group, or an error."""
         from kvcache_client.vllm import repairs
 
-        space, calls = types.SimpleNamespace, []
-
-        class Scheduler:
-            def _update_requests_with_invalid_blocks(self, *arguments, **how):
-                calls.append(arguments)
-
-        status = space(WAITING_FOR_REMOTE_KVS=1, RUNNING=2)
-        stand_in._module("vllm.v1.core.sched.scheduler", Scheduler=Scheduler, RequestStatus=status)
-        self.addCleanup(
-            stand_in._module, "vllm.v1.core.sched.scheduler", Scheduler=type("S", (), {}))
-        self.assertFalse(repairs.failed_loads_of_groups(space(KVConnectorTransferResults=1)))
-        self.assertTrue(repairs.failed_loads_of_groups(space()))
-        self.assertFalse(repairs.failed_loads_of_groups(space()))
+        space, one = types.SimpleNamespace, self.older()()
         blocks = {"a": ([1, 2], [3, 0]), "b": ([4], [5]), "c": ([6], [2])}
-        requests = [space(request_id=r, status=1 + (r == "c"), num_computed_tokens=8) for r in "abc"]
-        one = Scheduler()
         one.kv_cache_manager = space(get_block_ids=blocks.get)
         one.kv_cache_config = space(kv_cache_groups=[1, 2])
-        found = one._update_requests_with_invalid_blocks(requests, {2}, {}, evict_blocks=False)
-        self.assertEqual(found, ({"a"}, 8, set()))
+        requests = [space(request_id=r, num_computed_tokens=8) for r in "abc"]
+        update = one._update_requests_with_invalid_blocks
+        self.assertRaises(ValueError, update, requests, {3}, {}, evict_blocks=False)
+        self.assertTrue(repairs.failed_loads())
+        self.assertTrue(repairs.failed_loads())  # by each engine of a process
+        update = one._update_requests_with_invalid_blocks
+        self.assertEqual(update(requests, {3, 9}, {}, evict_blocks=False), ({"a"}, 8, set()))
         self.assertEqual([r.num_computed_tokens for r in requests], [0, 8, 8])
-        self.assertEqual(calls, [])
+        self.assertEqual(update(requests[1:], {3}, {}), (set(), 0, set()))
+        self.assertRaises(ValueError, update, requests, {3}, {})  # these run
         one.kv_cache_config.kv_cache_groups.pop()
-        one._update_requests_with_invalid_blocks(requests, {2}, {})
-        self.assertEqual(len(calls), 1)
+        one.kv_cache_manager.get_block_ids = lambda request: ([1],)
+        self.assertEqual(update(requests, {3}, {}), "what one group has")
+
+    def test_where_it_is_not_known_what_a_failed_load_does_the_cache_is_not_used(self):
+        from kvcache_client.vllm import connector
+
+        kinds = [self.older(_update_waiting_for_remote_kv=lambda scheduler, request: None),
+                 self.older(_update_requests_with_invalid_blocks=lambda *a, **how: set())]
+        daemon, tokens = self.daemon(), prompt(20)
+        specs = [stand_in.FullAttentionSpec(), SlidingWindowSpec()]
+        with mock.patch.object(connector, "KVConnectorBase_V1", object):
+            for kind in [*kinds, type("Scheduler", (), {})]:
+                stand_in._module("vllm.v1.core.sched.scheduler", Scheduler=kind)
+                before = dict(vars(kind))
+                with self.assertLogs("kvcache_client.vllm", "ERROR") as said:
+                    engine = self.engine(daemon, specs)
+                self.assertIn("not used", said.output[0])
+                self.assertEqual(dict(vars(kind)), before)
+                for _ in range(2):
+                    self.assertEqual(engine.serve(Request(tokens)), 0)
+            one_group = self.engine(daemon)
+            one_group.serve(Request(tokens))
+            self.assertEqual(one_group.serve(Request(tokens)), 16)
+            self.older()
+            self.engine(daemon, specs).serve(Request(tokens))
+            self.assertEqual(self.engine(daemon, specs).serve(Request(tokens)), 16)
+
+
+class FailedLoads(Case):
+    """Of several groups: vLLM is told which requests lack something."""
+
+    def fails(self, daemon, specs, ranks=1):
+        engine, tokens = self.engine(daemon, specs, ranks=ranks), prompt(42)
+        engine.serve(Request(tokens))
+        counts, lookups = engine.counts("scheduler"), engine.counts("scheduler")["lookups"]
+        away = engine.workers[-1]._worker  # others may have it all
+        with mock.patch.object(away._link, "ready", return_value=None):
+            request = Request(tokens)
+            self.assertEqual(engine.serve(request, finish=False), 40)
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (0, False))
+        engine.finish(request)
+        self.assertEqual(counts["lookups"], lookups + 1)
+        self.assertEqual((counts["failed_requests"], away.counts["failed_loads"]), (1, 1))
+        self.settled(daemon)
+        support.until(lambda: engine.serve(Request(tokens)) == 40, "no hit")
+        self.assertEqual(counts["failed_requests"], 1)
+
+    def test_are_computed(self):
+        for tier in ("8M", "0"):
+            daemon = self.daemon("--gpu-bytes", tier)
+            for specs in ([stand_in.FullAttentionSpec(), SlidingWindowSpec()], states("all")):
+                self.fails(daemon, specs)
+                self.fails(daemon, specs, ranks=2)
+
+    def test_no_step_waits_for_loads(self):
+        engine = self.engine(self.daemon(), [stand_in.FullAttentionSpec(), SlidingWindowSpec()])
+        tokens = prompt(42)
+        engine.serve(Request(tokens))
+        request = Request(tokens)
+        self.assertEqual(engine.admit(request), (40, True))
+        engine.run(stand_in.step())
+        engine.finish(request)
+
+    def test_blocks_that_fail_while_another_group_is_loaded_are_not_forgotten(self):
+        from kvcache_client.errors import DeadlineError
+        from kvcache_client.vllm.messages import LoadOrder
+        from kvcache_client.vllm.worker import _Loading
+
+        class OneGroup:
+            valid = b""
+
+            def __init__(self, *answers):
+                self.answers = list(answers)
+
+            def wait(self, ms):
+                if isinstance(self.answers[0], Exception):
+                    raise self.answers.pop(0)
+                return self.answers.pop(0)
+
+        worker = self.engine(self.daemon()).workers[0]._worker
+        order = LoadOrder("r", b"", 0, 2, ([1, 2], [None, 3]), True)
+        late = DeadlineError("it is still under way")
+        worker._beside.append(_Loading(order, [OneGroup([2]), OneGroup(late, [])], {1, 2, 3}))
+        self.assertEqual(worker.poll(), (set(), set(), set()))
+        self.assertEqual(worker.poll(), ({"r"}, {2}, {"r"}))
 
 
 class PiecewiseGraphs(Case):

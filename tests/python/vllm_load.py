@@ -54,7 +54,7 @@ class Load:
         invalid, done = self.engine.run(step(new, cached, scheduled), forward)
         ends = {request.request_id: end for request, _, end in forward}
         for r in list(self.running):
-            self._judge(r, ends.get(r.request.request_id), invalid, done or set())
+            self._judge(r, ends.get(r.request.request_id), invalid, done)
 
     def _schedule(self, r, new, cached, scheduled, forward):
         name, table, more = r.request.request_id, self.engine.tables[r.request.request_id], None
@@ -77,9 +77,7 @@ class Load:
         r.lost |= invalid
         if r.beside:
             if r.request.request_id in done:
-                r.beside = False
-                r.computed = self.engine._valid(r.request, r.computed, r.lost)
-                self.engine._allocated(r.request, 0)
+                r.computed, r.beside = self.engine.loaded(r.request, r.computed, r.lost)
                 r.lost = set()
             return
         valid = self.engine._valid(r.request, r.computed, r.lost)

@@ -184,6 +184,10 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         self._seen: Dict[str, int] = {}
         self._logged, self._logged_at = {}, time.monotonic()  # type: Dict[str, int], float
         self._orders = StepOrders()
+        groups = getattr(kv_cache_config, "kv_cache_groups", None) or ()
+        self._several = len(groups) > 1
+        # Of several groups vLLM wants to be told which requests lack something, where it has a way.
+        self._by_request = self._several and hasattr(KVConnectorBase_V1, "get_transfer_results")
         if role == KVConnectorRole.SCHEDULER:
             if kv_cache_config is not None and getattr(kv_cache_config, "has_mamba_layers", False):
                 repairs.common_prefixes(KVConnectorBase_V1)
@@ -199,6 +203,10 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             tokens = layout.block_tokens(self._config, self._cache)
         except layout.LayoutError as why:
             log.error("kvcached: not used: %s", why)
+            return None
+        if self._several and not self._by_request and not repairs.failed_loads():
+            log.error("kvcached: not used: this version of vLLM is not known to go on when a load "
+                      "fails in a model with several KV cache groups")
             return None
         drafter = getattr(self._config, "speculative_config", None)
         return SchedulerSide(
@@ -292,14 +300,22 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         self._log_line()
         # wait_for_save comes later behind a drafter, and in some versions not without a forward pass.
         self._worker.judge()
-        done, self._failed_blocks = self._worker.poll()
+        done, self._failed_blocks, self._failed_requests = self._worker.poll()
         return None, done or None
 
     _failed_blocks: Set[int] = set()
+    _failed_requests: Set[str] = set()
+
+    def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
+        """In place of get_finished, which it calls, where the base class has it."""
+        results = super().get_transfer_results(finished_req_ids)
+        if self._by_request:
+            results.failed_recving |= self._failed_requests
+        return results
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
-        return failed
+        return set() if self._by_request else failed
 
     def build_connector_worker_meta(self) -> Optional[KvcacheWorkerMetadata]:
         report = self._worker.report() if self._worker is not None else StepReport()
@@ -341,7 +357,9 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             return
         said = getattr(connector_output, "kv_connector_worker_meta", None)
         report = said.report if isinstance(said, KvcacheWorkerMetadata) else None
-        self._scheduler.reported(report, connector_output.invalid_block_ids or ())
+        self._scheduler.reported(
+            report, connector_output.invalid_block_ids or (),
+            getattr(connector_output, "failed_recving", None) or ())
 
     def request_finished(
         self, request: Any, block_ids: Any

@@ -56,7 +56,7 @@ class SchedulerSide:
         self.counts: Dict[str, int] = dict.fromkeys(
             ("lookups", "hit_requests", "hit_tokens", "late_lookups", "failed_lookups", "declined",
              "asked_peers", "peer_blocks", "ordered_loads", "ordered_saves", "failed_blocks",
-             "daemon_losses"), 0
+             "failed_requests", "daemon_losses"), 0
         )
         self.break_even = BreakEven(options.min_tokens)
         self._infos: Tuple[PartInfo, ...] = ()  # of the first rank, by group
@@ -198,7 +198,7 @@ class SchedulerSide:
         """Whether it is loaded beside the steps, and known to be there before it is used. Engines
         that have states only where a step ended copy them before a connector is called; ranks that
         do not learn of each other's failures would save what was computed on them."""
-        return (lease.gpu < lease.blocks or not self._agree
+        return (lease.gpu < lease.blocks or not self._agree or len(self._infos) > 1
                 or any(i.at_ends for i in self._infos))
 
     def _look_up(self, state: State, n: int) -> Optional[Lease]:
@@ -426,17 +426,24 @@ class SchedulerSide:
         self._lately.ordered(state, n)
         self.counts["ordered_saves"] += 1
 
-    def reported(self, report: Optional[StepReport], invalid: Iterable[int]) -> None:
+    def reported(
+        self, report: Optional[StepReport], invalid: Iterable[int], failed: Iterable[str] = ()
+    ) -> None:
         """update_connector_output: leases that the workers have adopted end here; blocks that did
-        not arrive are computed, and then saved."""
+        not arrive, and all of failed requests, are computed, and then saved."""
         bad = set(invalid)
-        if bad or (report and report.lost):
+        if bad or failed or (report and report.lost):
             self._lately.clear()
+        for name in failed:
+            self.counts["failed_requests"] += 1
+            if name in self._requests:
+                self._requests[name].saved, self._requests[name].failed = 0, True
         if bad:
             self.counts["failed_blocks"] += len(bad)
             for state in self._requests.values():
                 hit = [i for ids in state.blocks for i, b in enumerate(ids) if b in bad]
                 state.saved = min([state.saved, *hit])
+                self.counts["failed_requests"] += bool(hit) and not state.failed
                 state.failed = state.failed or bool(hit)
         if report:
             self._link.pause(report.away)  # what is found could not be loaded

@@ -59,6 +59,8 @@ class _Loading:
     order: LoadOrder
     loads: List[Union[Load, SlicedLoad]]
     wanted: Set[int]  # block ids
+    bad: Set[int] = dataclasses.field(default_factory=set)  # of those that are over
+    failed: bool = False
 
 
 def together(orders: Sequence[SaveOrder]) -> SaveOrder:
@@ -100,7 +102,6 @@ class WorkerSide:
         self._host_only = self._spills = False
         self._now: List[_Loading] = []  # this step's forward pass waits for them
         self._beside: List[_Loading] = []
-        self._done: Set[str] = set()
         self._invalid: Set[int] = set()
         self._report = StepReport()
         self._copies = self._streams.copy_seconds() if self.groups else (0.0, 0.0)
@@ -280,6 +281,7 @@ class WorkerSide:
             raise
 
     def _lose(self, loading: _Loading, blocks: Set[int]) -> None:
+        loading.failed = True
         # Whatever was enqueued of it before it failed: these blocks are computed next.
         self._streams.compute_after(self._streams.mark())
         self._invalid |= blocks
@@ -300,21 +302,20 @@ class WorkerSide:
             self._distrust_steps()
 
     def _judge(self, loading: _Loading, ms: int) -> bool:
-        """Whether it is over, and if so what did not arrive."""
-        bad: Set[int] = set()
+        """Whether it is over; then what did not arrive is lost."""
         while loading.loads:
             load = loading.loads[0]
             try:
-                bad.update(load.wait(ms))
+                loading.bad.update(load.wait(ms))
             except DeadlineError:
                 return False
             except KvcacheError as error:
                 self._failed(error)
-                bad.update(load.invalid_blocks())
+                loading.bad.update(load.invalid_blocks())
             loading.loads.pop(0)
             self.counts["loaded_blocks"] += load.valid.count(1)
-        if bad:
-            self._lose(loading, bad)
+        if loading.bad:
+            self._lose(loading, loading.bad)
         return True
 
     # Saves.
@@ -468,21 +469,23 @@ class WorkerSide:
 
     # The end of a step.
 
-    def poll(self) -> Tuple[Set[str], Set[int]]:
-        """Requests whose loads beside the steps are over, and blocks that did not arrive. Once a
-        step."""
+    def poll(self) -> Tuple[Set[str], Set[int], Set[str]]:
+        """Requests whose loads beside the steps are over, blocks that did not arrive, and those of
+        the requests that lack some. Once a step."""
         if self._timing is not None and not self._running:
             took = self._timing[1].seconds()
             if took is not None:
                 self._report.passes.append((self._timing[0], took))
                 self._timing = None
+        done, failed = set(), set()
         for loading in list(self._beside):
             if self._judge(loading, 0):
                 self._beside.remove(loading)
-                self._done.add(loading.order.request)
-        done, self._done = self._done, set()
+                done.add(loading.order.request)
+                if loading.failed:
+                    failed.add(loading.order.request)
         invalid, self._invalid = self._invalid, set()
-        return done, invalid
+        return done, invalid, failed
 
     def report(self) -> StepReport:
         report, self._report = self._report, StepReport()
