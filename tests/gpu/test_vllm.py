@@ -91,6 +91,45 @@ def test_states_at_the_end_of_each_block():
 # Faults.
 
 
+def failing(name):
+    """A worker that has no daemon when it is to load: what was found is computed."""
+    engine = engines[name]
+    block = engine.call("about")["block_tokens"]
+    some = random.Random(13)
+    tokens = some.choices(range(3, 1000), k=3 * block + 5)
+    longer = tokens + some.choices(range(3, 1000), k=2 * block)
+    engine.call("one", tokens, MADE, True)
+    engine.call("settled")
+    plain = without(engine, "one", longer, MADE, True)
+    before = engine.call("counts").get("failed_blocks", 0)
+    before_worker = engine.call("counts").get("worker_failed_loads", 0)
+    engine.call("away", 0)
+    failed = engine.call("one", longer, MADE, True)
+    engine.call("away", -1)
+    counts = engine.call("counts")
+    time.sleep(0.1)
+    engine.call("one", longer, MADE, True)
+    engine.call("settled")
+    own, loaded = (engine.call("one", longer, MADE, reset) for reset in (False, True))
+    right(f"{name}, a load that fails", [plain[1]] * 3, [failed[1], own[1], loaded[1]],
+          failed=counts.get("worker_failed_loads", 0) - before_worker,
+          blocks=counts.get("failed_blocks", 0) - before, loaded=loaded[2])
+    if counts.get("worker_failed_loads", 0) == before_worker or not loaded[2]:
+        raise AssertionError("nothing failed, or nothing is loaded afterwards")
+
+
+def test_a_load_that_fails():
+    failing("small")
+
+
+def test_a_load_that_fails_in_several_groups():
+    failing("window")
+
+
+def test_a_load_that_fails_beside_states():
+    failing("states")
+
+
 def under_load(what, n, seed, happens, made=LONG):
     """Requests while something happens to the daemon."""
     engine, asked = engines["small"], prompts(n, seed)
@@ -201,6 +240,9 @@ TESTS = [
     test_states_where_a_step_ended,
     test_states_at_the_end_of_each_block,
     test_an_idle_engines_last_request_is_published,
+    test_a_load_that_fails,
+    test_a_load_that_fails_in_several_groups,
+    test_a_load_that_fails_beside_states,
     test_the_daemon_is_killed_and_restarted_under_load,
     test_a_daemon_that_does_not_answer,
     test_both_tiers_are_full,
