@@ -167,8 +167,7 @@ def test_a_load_that_fails_on_one_rank():
     """The other one has computed on it, and saves nothing of that."""
     engine, some = engines["first"], random.Random(12)
     before = engine.call("counts").get("worker_dropped_saves", 0)
-    if not engine.call("about")["agree"]:
-        raise AssertionError("ranks do not ask each other")
+    synchronous = engine.call("about")["synchronous"]
     tokens = some.choices(range(3, 1000), k=323)  # there is room for it in the GPU tier
     longer = tokens + some.choices(range(3, 1000), k=320)
     engine.call("one", tokens, MADE, True)
@@ -186,7 +185,7 @@ def test_a_load_that_fails_on_one_rank():
     say("one rank failed", share_of_gpu_tier=failed[3], own=own[2], loaded=loaded[2],
         bits=own[1] == loaded[1], failed=counts["failed_blocks"], dropped=dropped)
     right("one rank failed", [plain[1]] * 3, [failed[1], own[1], loaded[1]])
-    if failed[3] == 1 and dropped < 2:
+    if synchronous and failed[3] == 1 and dropped < 2:
         raise AssertionError("what was computed without it was saved")
     if not counts["failed_blocks"] or not loaded[2] or own[1] != loaded[1]:
         raise AssertionError("nothing failed, or nothing is loaded, or other bytes")

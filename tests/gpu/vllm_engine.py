@@ -236,7 +236,7 @@ class Engine:
         pids, parts, slices, _ = zip(*self.llm.collective_rpc("kvcached_rank"))
         return {"pids": pids, "parts": parts, "slices of ranks": slices,
                 "parts of all": len(self._connector()._scheduler._all),
-                "agree": self._connector()._scheduler._agree}
+                "synchronous": not self._connector()._scheduler.break_even.beside}
 
     def tokens(self, n):
         return [self.random.randrange(3, self.vocab) for _ in range(n)]

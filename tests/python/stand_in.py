@@ -107,9 +107,10 @@ class MambaSpec(FullAttentionSpec):
     num_speculative_blocks: int = 0
 
 
-def config(extra, ranks=1, kv_heads=None, drafter=False, **transfer):
+def config(extra, ranks=1, kv_heads=None, drafter=False, runner=1, ahead=False, **transfer):
     space = types.SimpleNamespace
     return space(
+        scheduler_config=space(async_scheduling=ahead), use_v2_model_runner=runner == 2,
         speculative_config=space(model="drafter", use_eagle=lambda: True) if drafter else None,
         kv_transfer_config=space(
             kv_connector_extra_config=extra,
@@ -223,7 +224,8 @@ class Engine:
     """specs: of each group, which has `layers` layers. Blocks are used again only after all others
     have been.
 
-    loads_behind: a step that no load is for starts its loads behind the forward pass, as vLLM 0.33
+    how: runner: vLLM's, 1 or 2; ahead: asynchronous scheduling. Neither recovers when a step has
+    computed on what did not arrive. loads_behind: a step that no load is for starts its loads behind the forward pass, as vLLM 0.33
     does. saves_behind: wait_for_save comes last, as beside a drafter. agree: ranks ask each other."""
 
     loads_behind = saves_behind = False
@@ -417,6 +419,10 @@ class Engine:
         self.failed |= failed
         if invalid and len(self.specs) > 1:
             raise RuntimeError("vLLM ends: blocks do not say whose load failed")
+        if self.config.use_v2_model_runner or self.config.scheduler_config.async_scheduling:
+            for request, _, _ in forward:
+                if invalid & {b for ids in self.tables[request.request_id] for b in ids}:
+                    raise Wrong(f"{request.request_id} goes on behind what is not there")
         self.scheduler.update_connector_output(types.SimpleNamespace(
             invalid_block_ids=invalid, failed_recving=failed, kv_connector_worker_meta=said))
         return invalid, done

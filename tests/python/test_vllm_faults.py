@@ -9,6 +9,7 @@ import threading
 import time
 from unittest import mock
 
+import stand_in
 import support
 from stand_in import TOKENS, MLAAttentionSpec, Request, step
 from vllm_case import Case, layer_by_layer, prompt, record
@@ -45,6 +46,37 @@ class Faults(Case):
             one.serve(Request(tokens))
             one.serve(Request(tokens))
         self.assertGreater(other.counts()["loaded_blocks"], 0)
+
+    def test_no_step_waits_for_loads_where_vllm_does_not_recover(self):
+        daemon = self.daemon()
+        for runner, ahead, option in itertools.product((1, 2), (False, True), (None, True, False)):
+            engine = self.engine(
+                daemon, runner=runner, ahead=ahead, extra={"synchronous": option})
+            tokens = prompt(42)
+            engine.serve(Request(tokens))
+            beside = not option if option is not None else runner == 2 or ahead
+            request = Request(tokens)
+            self.assertEqual(engine.admit(request), (40, beside), (runner, ahead, option))
+            engine.run(step())
+            engine.finish(request)
+            figures = engine.scheduler.get_kv_connector_stats().reduce()
+            self.assertEqual(figures.get("scheduler_now_synchronous", 0), int(not beside))
+
+    def test_a_load_that_fails_where_vllm_does_not_recover_is_computed(self):
+        daemon = self.daemon()
+        other = self.engine(daemon)
+        for how in ({"runner": 2}, {"ahead": True}):
+            for option in (None, True):
+                engine = self.engine(daemon, extra={"synchronous": option}, **how)
+                tokens = prompt(42)
+                other.serve(Request(tokens))
+                with mock.patch.object(engine.workers[0]._worker._link, "ready",
+                                       return_value=None):
+                    if option:  # it is what vLLM does
+                        self.assertRaises(stand_in.Wrong, engine.serve, Request(tokens))
+                    else:
+                        self.assertEqual(engine.serve(Request(tokens)), 40)
+                self.assertEqual(engine.counts()["failed_blocks"], 10)
 
     def test_what_one_rank_could_not_load_no_rank_saves(self):
         """The others have computed on it, too. With and without ranks that ask each other."""

@@ -85,6 +85,9 @@ class UnderLoad(Case):
     def test_the_daemon_is_killed_while_it_loads_beside_the_steps(self):
         self.killed(self.daemon("--gpu-bytes", "0"))
 
+    def test_the_daemon_is_killed_where_vllm_does_not_recover(self):
+        self.killed(self.daemon(), runner=2, ahead=True)
+
     def test_the_daemon_is_killed_under_two_ranks_and_a_window(self):
         specs = [stand_in.FullAttentionSpec(), stand_in.SlidingWindowSpec()]
         self.killed(self.daemon(), specs=specs, ranks=2)

@@ -34,10 +34,11 @@ def slowest(costs: Sequence[LoadCost]) -> Optional[LoadCost]:
 
 class BreakEven:
     """override: this many tokens, whatever was measured. Until prefill has been measured every load
-    pays."""
+    pays. beside: loads from the GPU tier go on beside the steps as well."""
 
     def __init__(self, override: Optional[int] = None) -> None:
         self.override = override
+        self.beside = False
         self.cost = LoadCost()
         self._samples: List[float] = []
         self._compute = 0.0  # seconds a token
@@ -66,20 +67,23 @@ class BreakEven:
             return NEVER
         return int((self.cost.fixed + extra) / (self._compute - a_token)) + 1
 
+    def _round(self, beside: object) -> float:
+        """What is loaded beside the steps waits for one more round of the scheduler."""
+        return self.cost.fixed if beside or self.beside else 0.0
+
     def pays(self, gpu: int, host: int) -> bool:
         """A gain of so many tokens from each tier."""
         total = gpu + host
         if total <= 0:
             return False
         mixed = (gpu * self.cost.gpu + host * self.cost.host) / total
-        # What is loaded beside the steps waits for one more round of the scheduler.
-        return total >= self.tokens(mixed, self.cost.fixed if host else 0.0)
+        return total >= self.tokens(mixed, self._round(host))
 
     def figures(self) -> Dict[str, int]:
         """Tokens from which loads pay (-1: never), and speeds in tokens a second; 0: not known."""
         limits = {
-            "break_even_tokens_gpu": self.tokens(self.cost.gpu),
-            "break_even_tokens_host": self.tokens(self.cost.host, self.cost.fixed),
+            "break_even_tokens_gpu": self.tokens(self.cost.gpu, self._round(False)),
+            "break_even_tokens_host": self.tokens(self.cost.host, self._round(True)),
         }
         speeds = {
             "prefill_tokens_s": self._compute, "load_tokens_s_gpu": self.cost.gpu,

@@ -117,6 +117,20 @@ def _hashing(config: Any, own: Optional[bool]) -> Tuple[bool, str]:
     return False, f"{algorithm} {seed}{pickled}"
 
 
+def _recovers(config: Any) -> bool:
+    """Whether a request is computed rightly whose load has failed when a forward pass ran on it. What
+    vLLM forgets then (its issue 49250): the V2 runner, that the GPU's own count of what is computed is
+    too large; asynchronous scheduling, that a step which it has scheduled meanwhile means nothing."""
+    if getattr(getattr(config, "scheduler_config", None), "async_scheduling", False):
+        return False
+    v2 = getattr(config, "use_v2_model_runner", None)
+    if v2 is None:
+        from vllm import envs
+
+        v2 = getattr(envs, "VLLM_USE_V2_MODEL_RUNNER", False)
+    return not v2
+
+
 def _extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:
     from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
 
@@ -209,9 +223,12 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
                       "fails in a model with several KV cache groups")
             return None
         drafter = getattr(self._config, "speculative_config", None)
+        synchronous = self._options.synchronous
+        if synchronous is None:
+            synchronous = _recovers(self._config)
         return SchedulerSide(
             self._options, tokens, own_hashes=self._own_hashes, extra_keys=_extra_keys,
-            looks_ahead=drafter is not None and bool(drafter.use_eagle()),
+            looks_ahead=drafter is not None and bool(drafter.use_eagle()), synchronous=synchronous,
         )
 
     @property
@@ -386,7 +403,8 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     def _figures(self) -> Dict[str, int]:
         if self._scheduler is None:
             return {}
-        figures = self._scheduler.break_even.figures()
+        figures = {**self._scheduler.break_even.figures(),
+                   "synchronous": int(not self._scheduler.break_even.beside)}
         return {f"scheduler{NOW}{k}": n for k, n in figures.items()}
 
     def get_kv_connector_stats(self) -> Optional[KvcacheStats]:

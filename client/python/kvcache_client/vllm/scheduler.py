@@ -38,7 +38,8 @@ NULL_BLOCK = 0  # vLLM's id of "no block"
 class SchedulerSide:
     """One a scheduler. own_hashes: request.block_hashes are of no use; extra_keys: what belongs
     into an own chain; looks_ahead: a drafter's KV of a token follows from the next token too, so
-    that the last block of a prefix is not what its name says."""
+    that the last block of a prefix is not what its name says. synchronous: a step may wait for a load
+    from the GPU tier, since the engine recovers when it fails."""
 
     def __init__(
         self,
@@ -48,11 +49,13 @@ class SchedulerSide:
         own_hashes: bool = False,
         extra_keys: ExtraKeys = no_extra_keys,
         looks_ahead: bool = False,
+        synchronous: bool = True,
         connect: Optional[Callable[[], Client]] = None,
     ) -> None:
         self.options, self.block_tokens = options, block_tokens
         self._blocks = Names(block_tokens, own_hashes, extra_keys)
         self.looks_ahead = looks_ahead
+        self.synchronous = synchronous
         self.counts: Dict[str, int] = dict.fromkeys(
             ("lookups", "hit_requests", "hit_tokens", "late_lookups", "failed_lookups", "declined",
              "asked_peers", "peer_blocks", "ordered_loads", "ordered_saves", "failed_blocks",
@@ -63,7 +66,6 @@ class SchedulerSide:
         self._all: List[PartInfo] = []
         self._parts: List[Part] = []
         self._ranks = 0
-        self._agree = True  # ranks, about loads that a forward pass waits for
         self._requests: Dict[str, State] = {}
         self._names = itertools.count(1)
         self._orders = StepOrders()
@@ -93,7 +95,9 @@ class SchedulerSide:
         known = [r for r in ranks if r is not None]
         self.break_even.ranks([r.cost for r in known])
         self._infos, self._ranks = known[0].parts, len(known)
-        self._agree = len(known) == 1 or all(r.agrees for r in known)
+        self.break_even.beside = self._always_beside(known)
+        if self.break_even.beside:
+            log.info("kvcached: loads from the GPU tier go on beside the steps, too")
         full = all(i.rule == Rule.FULL for i in self._infos)
         self._only_full, self._lately.on = full and not self.looks_ahead, full
         # Identical shards are one part.
@@ -194,12 +198,18 @@ class SchedulerSide:
         host = min(gain, (lease.blocks - lease.gpu) * self.block_tokens)
         return self.break_even.pays(gain - host, host)
 
+    def _always_beside(self, ranks: Sequence[RankInfo]) -> bool:
+        """Whether no step may wait for a load: engines that do not recover when it fails would give
+        wrong outputs, or end where there are several groups; states that are there only where a
+        step ended are copied before a connector is called; ranks that do not learn of each other's
+        failures would save what was computed on them."""
+        return (not self.synchronous or len(self._infos) > 1
+                or any(i.at_ends for i in self._infos)
+                or (len(ranks) > 1 and not all(r.agrees for r in ranks)))
+
     def _beside(self, lease: Lease) -> bool:
-        """Whether it is loaded beside the steps, and known to be there before it is used. Engines
-        that have states only where a step ended copy them before a connector is called; ranks that
-        do not learn of each other's failures would save what was computed on them."""
-        return (lease.gpu < lease.blocks or not self._agree or len(self._infos) > 1
-                or any(i.at_ends for i in self._infos))
+        """Whether it is loaded beside the steps, and known to be there before it is used."""
+        return lease.gpu < lease.blocks or self.break_even.beside
 
     def _look_up(self, state: State, n: int) -> Optional[Lease]:
         client = self._link.ready()

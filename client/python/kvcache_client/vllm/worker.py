@@ -41,6 +41,7 @@ log = logging.getLogger("kvcache_client.vllm")
 PINGS = 9
 TIMED = 64  # forward passes that are timed one after the other, then one in so many
 WORTH = 1 / 16  # of a save: if less was copied, there is no room to be waited for
+IDLE_MS = 1  # an engine without anything else to do waits for a load; it goes on in the next step
 JUDGE_MS = 30000  # copies that a forward pass was put behind; they are over long before
 
 
@@ -108,6 +109,7 @@ class WorkerSide:
         self._cost = LoadCost()
         self._timing: Optional[Tuple[int, Timer]] = None  # a forward pass; its tokens
         self._timed, self._running = 0, False
+        self._idle = False  # this step computes nothing
         # Steps whose saves are dropped: they may have been scheduled on blocks that did not arrive.
         self._run_ahead, self._distrust = run_ahead, 0
         self._lost = False  # something that this step's forward pass waited for
@@ -181,6 +183,7 @@ class WorkerSide:
     def begin(self, orders: StepOrders) -> None:
         """Before the forward pass, whatever that needs."""
         self._distrust = max(0, self._distrust - 1)
+        self._idle = orders.tokens == 0
         self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
         beside = [order for order in orders.loads if order.asynchronous]
         if beside:
@@ -478,12 +481,15 @@ class WorkerSide:
                 self._report.passes.append((self._timing[0], took))
                 self._timing = None
         done, failed = set(), set()
+        ms = IDLE_MS if self._idle else 0
         for loading in list(self._beside):
-            if self._judge(loading, 0):
+            if self._judge(loading, ms):
                 self._beside.remove(loading)
                 done.add(loading.order.request)
                 if loading.failed:
                     failed.add(loading.order.request)
+            else:
+                ms = 0
         invalid, self._invalid = self._invalid, set()
         return done, invalid, failed
 
