@@ -66,15 +66,9 @@ static bool freeze_under_way(uint32_t first)
  */
 START_TEST(F10_a_write_that_comes_late)
 {
-    const char *const args[] = {"--transfer",
-                                _i == 0 ? "views" : "exact",
-                                "--peer-time",
-                                "60s",
-                                "--gpu-bytes",
-                                "8M",
-                                "--host-bytes",
-                                "16M",
-                                NULL};
+    const char *const args[] = {
+        "--transfer", _i == 0 ? "views" : "exact", "--gpu-bytes", "8M", "--host-bytes", "16M",
+        NULL};
     uint32_t first = 100, verified = 0;
 
     begin(args, 300);
@@ -103,7 +97,7 @@ END_TEST
 /* Longer than any lease of blocks that were fetched at once. */
 START_TEST(T12_a_lease_at_the_source_outlasts_the_fetch)
 {
-    const char *const args[] = {"--transfer", "views", "--peer-time", "60s", NULL};
+    const char *const args[] = {"--transfer", "views", NULL};
     struct daemon *source;
     uint32_t blocks;
 
@@ -144,11 +138,11 @@ static bool is_flat(const struct admin_debug_reply *first)
  */
 START_TEST(F47_a_peer_that_comes_back_again_and_again)
 {
-    const char *const args[] = {"--transfer", "views", "--peer-time", "1500ms", NULL};
+    const char *const args[] = {"--transfer", "views", NULL};
     const uint32_t times = check_long() ? 100 : 12;
     struct admin_debug_reply first = {0};
 
-    begin(args, MS);
+    begin(args, KVC_REMOTE_MS_MAX);
     for (uint32_t i = 0; i < times; i++) {
         kvc_close(a.client);
         daemon_restart_killed(p.daemons[0]);

@@ -14,9 +14,12 @@
 #include "tests/lib/redis.h"
 #include "tests/lib/wait.h"
 
-#define MS      8000
-#define SLIDING 20u /* blocks of a prompt */
-#define PEERS   16  /* that a daemon knows, at most */
+#define MS        8000
+#define SLIDING   20u      /* blocks of a prompt */
+#define PEERS     16       /* that a daemon knows, at most */
+#define LONG      "6s"     /* --directory-time, which whoever lives keeps */
+#define SHORT     "1500ms" /* and which a busy machine may have one miss */
+#define REMOTE_MS KVC_REMOTE_MS_MAX
 
 static int port;
 static redisContext *client;
@@ -36,11 +39,11 @@ static void end_asking(void)
     client = NULL;
 }
 
-static struct daemon *start(int i)
+static struct daemon *start(int i, const char *time)
 {
     snprintf(listens[i], sizeof(listens[i]), "127.0.0.1:%d", port_take());
     return daemon_start((const char *[]){"--peer-listen", listens[i], "--directory", directory,
-                                         "--directory-time", "1500ms", NULL});
+                                         "--directory-time", time, "--peer-time", "60s", NULL});
 }
 
 static bool linked(void)
@@ -49,18 +52,21 @@ static bool linked(void)
 }
 
 /* false: the test is to be skipped. */
-static bool begin(void)
+static bool begin(const char *time)
 {
     port = port_take();
     if (!redis_start(port))
         return false;
     ask_it();
     snprintf(directory, sizeof(directory), "127.0.0.1:%d", port);
-    for (int i = 0; i < 2; i++)
-        d[i] = start(i);
+    for (int i = 0; i < 2; i++) {
+        d[i] = start(i, time);
+        if (strcmp(time, SHORT) == 0)
+            daemon_log_allow(d[i], "directory lost");
+    }
     wait_for(linked(), MS);
     engine_open(&a, daemon_socket(d[0]));
-    engine_open_with_peers(&b, daemon_socket(d[1]), 2000);
+    engine_open_with_peers(&b, daemon_socket(d[1]), REMOTE_MS);
     return true;
 }
 
@@ -109,13 +115,21 @@ static const uint8_t *key_of(uint32_t number)
     return key;
 }
 
-#define BEGIN()                                                                                    \
-    if (!begin())                                                                                  \
+#define BEGIN(time)                                                                                \
+    if (!begin(time))                                                                              \
         TEST_SKIP("no redis-server");
+
+/* When the directory says again who has them. */
+static void verify_by_and_by(uint32_t first, uint32_t n)
+{
+    wait_for(engine_lookup_all(&b, first, n) == n, MS);
+    engine_load(&b);
+    engine_release(&b);
+}
 
 START_TEST(T17_daemons_find_each_other_by_the_directory)
 {
-    BEGIN();
+    BEGIN(LONG);
     engine_put(&a, 100, 100);
     wait_for(count_keys(0) == 100, MS);
     engine_verify_all(&b, 100, 100);
@@ -135,7 +149,7 @@ static kvc_client *open_sliding(const struct daemon *daemon, struct kv *kv, kvc_
                                  .save_ms = wait_patient_ms(MS),
                                  .load_ms = wait_patient_ms(MS),
                                  .lookup_ms = wait_patient_ms(MS),
-                                 .remote_ms = 2000};
+                                 .remote_ms = REMOTE_MS};
     kvc_client *worker;
 
     ck_assert_int_eq(kvc_connect(&options, &worker), KVC_OK);
@@ -169,7 +183,7 @@ START_TEST(T17_models_without_a_full_part_are_in_it)
     kvc_lease lease;
     uint32_t blocks = 0;
 
-    BEGIN();
+    BEGIN(LONG);
     kv_keys(1, 0, SLIDING, keys);
     for (int i = 0; i < 2; i++)
         workers[i] = open_sliding(d[i], &kv[i], &parts[i]);
@@ -202,17 +216,17 @@ START_TEST(T17_nodes_that_are_gone_make_room_for_others)
         freeReplyObject(redisCommand(client, "SADD kvcached:nodes %s", names[i]));
         freeReplyObject(redisCommand(client, "SET kvcached:node:%s 1", names[i]));
     }
-    d[0] = start(0);
+    d[0] = start(0, LONG);
     wait_for(daemon_log_count(d[0], "the directory has a peer") == PEERS, MS);
     for (int i = 0; i < PEERS; i++)
         freeReplyObject(redisCommand(client, "DEL kvcached:node:%s", names[i]));
-    d[1] = start(1);
+    d[1] = start(1, LONG);
     wait_for(linked(), 2 * MS);
     engine_open(&a, daemon_socket(d[0]));
-    engine_open_with_peers(&b, daemon_socket(d[1]), 2000);
+    engine_open_with_peers(&b, daemon_socket(d[1]), REMOTE_MS);
     engine_put(&b, 100, 10);
     engine_close(&a);
-    engine_open_with_peers(&a, daemon_socket(d[0]), 2000);
+    engine_open_with_peers(&a, daemon_socket(d[0]), REMOTE_MS);
     wait_for(engine_lookup_all(&a, 100, 10) == 10, MS);
     engine_load(&a);
     engine_release(&a);
@@ -226,7 +240,7 @@ START_TEST(T17_a_stale_hint_is_a_miss)
     uint32_t number = 777;
     uint8_t key[KVC_KEY_BYTES];
 
-    BEGIN();
+    BEGIN(LONG);
     engine_put(&a, 100, 10);
     wait_for(count_keys(0) == 10, MS);
     sets = redisCommand(client, "KEYS kvcached:keys:%s:*", listens[0]);
@@ -244,23 +258,21 @@ END_TEST
 /* It could not refresh what it had said in time, so that is gone; and then it comes back. */
 START_TEST(T17_who_was_silent_says_everything_again)
 {
-    BEGIN();
+    BEGIN(SHORT);
     engine_put(&a, 100, 40);
     wait_for(count_keys(0) == 40, MS);
     daemon_freeze(d[0]);
     wait_for(count_keys(0) == 0, MS);
     daemon_thaw(d[0]);
     wait_for(count_keys(0) == 40, MS);
-    wait_for(engine_lookup_all(&b, 100, 40) == 40, MS);
-    engine_load(&b);
-    engine_release(&b);
+    verify_by_and_by(100, 40);
     end();
 }
 END_TEST
 
 START_TEST(T17_what_a_dead_node_had_vanishes)
 {
-    BEGIN();
+    BEGIN(SHORT);
     engine_put(&a, 100, 10);
     wait_for(count_keys(0) == 10, MS);
     kvc_close(a.client);
@@ -276,7 +288,7 @@ END_TEST
 
 START_TEST(T17_who_stops_takes_back_what_it_said)
 {
-    BEGIN();
+    BEGIN(LONG);
     engine_put(&a, 100, 10);
     wait_for(count_keys(0) == 10, MS);
     engine_close(&a);
@@ -289,7 +301,7 @@ END_TEST
 
 START_TEST(T17_who_drains_takes_it_back_and_says_it_again)
 {
-    BEGIN();
+    BEGIN(SHORT);
     engine_put(&a, 100, 10);
     wait_for(count_keys(0) == 10, MS);
     ck_assert_int_eq(CTL_RUN("drain", "--socket", daemon_socket(d[0])), 0);
@@ -301,14 +313,14 @@ START_TEST(T17_who_drains_takes_it_back_and_says_it_again)
     ck_assert(!is_node(0));
     ck_assert_int_eq(CTL_RUN("drain", "--undo", "--socket", daemon_socket(d[0])), 0);
     wait_for(count_keys(0) == 9 && is_node(0), MS);
-    engine_verify_all(&b, 101, 9);
+    verify_by_and_by(101, 9);
     end();
 }
 END_TEST
 
 START_TEST(T18_what_is_dropped_leaves_the_directory)
 {
-    BEGIN();
+    BEGIN(LONG);
     engine_put(&a, 100, 50);
     wait_for(count_keys(0) == 50, MS);
     ck_assert_int_eq(kvc_flush(a.client, a.part, NULL), KVC_OK);
@@ -327,7 +339,7 @@ START_TEST(T18_a_directory_that_is_down_costs_remote_hits_and_no_more)
 {
     struct timespec before, after;
 
-    BEGIN();
+    BEGIN(LONG);
     daemon_log_allow(d[0], "directory lost");
     daemon_log_allow(d[1], "directory lost");
     engine_put(&a, 100, 20);
@@ -340,17 +352,15 @@ START_TEST(T18_a_directory_that_is_down_costs_remote_hits_and_no_more)
     clock_gettime(CLOCK_MONOTONIC, &before);
     ck_assert_uint_eq(engine_lookup_all(&b, 100, 20), 0);
     clock_gettime(CLOCK_MONOTONIC, &after);
-    ck_assert_int_le(after.tv_sec - before.tv_sec, 1);
+    ck_assert_int_lt(after.tv_sec - before.tv_sec, REMOTE_MS / 4000);
     /* Both go on; what comes and goes meanwhile is said when there is somebody to tell. */
     engine_put(&a, 200, 30);
     ck_assert(redis_start(port));
     ask_it();
     wait_for(count_keys(0) == 50, MS);
     // The other one comes back to it when its own time is.
-    wait_for(engine_lookup_all(&b, 100, 20) == 20, MS);
-    engine_load(&b);
-    engine_release(&b);
-    engine_verify_all(&b, 200, 30);
+    verify_by_and_by(100, 20);
+    verify_by_and_by(200, 30);
     end();
 }
 END_TEST
@@ -360,7 +370,7 @@ START_TEST(T18_a_directory_that_hangs_is_given_up_and_comes_back)
 {
     struct timespec before, after;
 
-    BEGIN();
+    BEGIN(SHORT);
     engine_put(&a, 100, 20);
     wait_for(count_keys(0) == 20, MS);
     redis_freeze();
@@ -371,14 +381,12 @@ START_TEST(T18_a_directory_that_hangs_is_given_up_and_comes_back)
     clock_gettime(CLOCK_MONOTONIC, &before);
     ck_assert_uint_eq(engine_lookup_all(&b, 100, 20), 0);
     clock_gettime(CLOCK_MONOTONIC, &after);
-    ck_assert_int_le(after.tv_sec - before.tv_sec, 1);
+    ck_assert_int_lt(after.tv_sec - before.tv_sec, REMOTE_MS / 4000);
     engine_put(&a, 200, 30);
     redis_thaw();
     wait_for(count_keys(0) == 50, MS);
-    wait_for(engine_lookup_all(&b, 100, 20) == 20, MS);
-    engine_load(&b);
-    engine_release(&b);
-    engine_verify_all(&b, 200, 30);
+    verify_by_and_by(100, 20);
+    verify_by_and_by(200, 30);
     end();
 }
 END_TEST
