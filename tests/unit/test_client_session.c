@@ -166,7 +166,7 @@ START_TEST(flood_of_notices_does_not_hold_a_call)
     fake->shared->mode[0] = 23;
     ck_assert_int_eq(kvc_ping(client), KVC_E_DEADLINE);
     ck_assert_int_eq(kvc_dispatch(client), KVC_OK);
-    ck_assert_uint_lt(elapsed_ms(before), 3000 * check_time_multiplier());
+    ck_assert_uint_lt(elapsed_ms(before), wait_patient_ms(2000));
     kvc_close(client);
     fake_stop(fake);
 }
@@ -183,7 +183,7 @@ START_TEST(daemon_killed_in_a_call)
     ck_assert_int_eq(kvc_ping(client), KVC_E_DISCONNECTED);
     ck_assert_int_eq(kvc_reconnect(client), KVC_E_DISCONNECTED);
     ck_assert_int_eq(kvc_reconnect(client), KVC_E_DISCONNECTED);
-    ck_assert_uint_lt(elapsed_ms(before), 3000 * check_time_multiplier());
+    ck_assert_uint_lt(elapsed_ms(before), wait_patient_ms(2000));
     kvc_close(client);
     fake_stop(fake);
 }
@@ -206,7 +206,7 @@ START_TEST(F24_stopped_daemon_bounds_every_call)
         status = kvc_ping(client);
         ck_assert(status == KVC_E_DEADLINE || status == KVC_E_BUSY);
         busy += status == KVC_E_BUSY;
-        ck_assert_uint_lt(elapsed_ms(before), 2000 * check_time_multiplier());
+        ck_assert_uint_lt(elapsed_ms(before), wait_patient_ms(2000));
     }
     ck_assert_uint_ge(busy, 1000 - 2 * RPC_PENDING_MAX);
     fake_thaw(fake);
@@ -240,7 +240,7 @@ START_TEST(signals_neither_end_nor_prolong_a_wait)
     before = rpc_now_us();
     ck_assert_int_eq(kvc_ping(client), KVC_E_DEADLINE);
     ck_assert_uint_ge(rpc_now_us() - before, 60000);
-    ck_assert_uint_lt(elapsed_ms(before), 3000 * check_time_multiplier());
+    ck_assert_uint_lt(elapsed_ms(before), wait_patient_ms(2000));
     setitimer(ITIMER_REAL, &never, NULL);
     ck_assert_int_gt(alarms, 0); // how many is the machine's to say
     kvc_close(client);
