@@ -243,7 +243,8 @@ void hybrid_in_end_step(void *arg)
     for (uint32_t g = 0; g < GROUPS; g++) {
         a->outcomes[g] = (kvc_outcome){0};
         if (me.saves[g] != 0)
-            ck_assert_int_eq((a->cancel ? kvc_cancel : kvc_wait)(me.client, me.saves[g], HYBRID_MS,
+            ck_assert_int_eq((a->cancel ? kvc_cancel : kvc_wait)(me.client, me.saves[g],
+                                                                 wait_patient_ms(HYBRID_MS),
                                                                  &a->outcomes[g]),
                              KVC_OK);
         me.saves[g] = 0;
