@@ -165,7 +165,7 @@ def _agreement(config: Any) -> Optional[Callable[[bool], bool]]:
         return None
     import torch
 
-    said = torch.zeros(1, dtype=torch.int32)
+    said = torch.zeros(1, dtype=torch.int32, device="cpu")
 
     def agree(here: bool) -> bool:
         said[0] = int(here)
