@@ -35,12 +35,13 @@ struct closer_stats {
     uint64_t left_open; // since the start: there was no room in the queue
 };
 
-// 0, or -ENOMEM or -EAGAIN. Fault sites: "closer.thread"; "closer.stuck", which keeps a close
+// 0, or -ENOMEM or -EAGAIN. Fault sites: "closer.thread"; "closer.late", which keeps a thread that
+// begins waiting; "closer.stuck", which keeps a close
 // waiting as long as it fires; "closer.linger", as if a client had been quicker than we.
 int closer_create(struct closer **ret);
 
-// Waits for what is in the queue, but for no more than wait_us; what is left then stays open, and
-// is said in the log. NULL is fine.
+// Waits for what is in the queue; behind wait_us no longer for a close that is under way. What is
+// left then stays open, and is said in the log. NULL is fine.
 void closer_destroy(struct closer *closer, uint64_t wait_us);
 
 // Takes the descriptor over and returns at once; a negative one is fine. With no room in the queue

@@ -91,6 +91,16 @@ START_TEST(closes_the_rest_when_it_ends)
 }
 END_TEST
 
+// Its threads have had no time yet, as on a busy machine.
+START_TEST(threads_that_are_at_nothing_are_waited_for)
+{
+    fault_arm("closer.late", 0, 20);
+    closer_destroy(begin(), 0);
+    ck_assert_uint_eq(fault_fired("closer.late"), 20);
+    ck_assert_int_eq(lines, 0);
+}
+END_TEST
+
 // Until it is closed it is counted, also while a thread is at it.
 START_TEST(what_is_not_closed_waits)
 {
@@ -236,7 +246,7 @@ START_TEST(no_thread_is_an_error)
 END_TEST
 
 CHECK_MAIN("base/closer", CHECK_LIFE_S, closes_what_it_gets, what_is_not_closed_waits,
-           closes_the_rest_when_it_ends, F4_one_that_is_stuck_holds_nobody_up,
-           F4_one_user_has_his_share_of_what_is_stuck,
+           threads_that_are_at_nothing_are_waited_for, closes_the_rest_when_it_ends,
+           F4_one_that_is_stuck_holds_nobody_up, F4_one_user_has_his_share_of_what_is_stuck,
            F4_a_full_queue_leaves_open_and_waits_for_nobody, F4_ending_leaves_what_is_stuck,
            no_thread_is_an_error)
