@@ -195,17 +195,14 @@ class Groups(Case):
 
     def test_blocks_that_have_slid_out_of_a_window_are_not_saved(self):
         """By then they may be another request's: only what the next token sees is named."""
-        from kvcache_client.vllm.scheduler import SchedulerSide
+        from kvcache_client.vllm.requests import group_ids
 
-        side = SchedulerSide(options_of({}), TOKENS)
         info = types.SimpleNamespace(rule=Rule.WINDOW, window=TOKENS + 2, block_tokens=TOKENS)
-        side._infos = (info,)
         table = list(range(1, 21))
         for computed in range(3 * TOKENS, 6 * TOKENS):
             first = max(0, computed - info.window + 1) // TOKENS  # that vLLM has not given back
-            ids = side._ids(0, table, 0, 7, computed)
+            ids = group_ids(info, table, 0, 7, computed)
             self.assertEqual(ids, [None] * first + table[first:7], computed)
-        side.close()
 
     def test_layouts_that_differ_do_not_meet(self):
         daemon = self.daemon()

@@ -1,15 +1,19 @@
-"""What the scheduler's side knows of a request: the names of its blocks, and what was done about
+"""What the scheduler's side knows of a request: its blocks, their names, and what was done about
 them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
 
 from .. import names
 from ..leases import Lease
 from ..names import KEY_BYTES
+from ..parts import Rule
 from . import chain
+from .messages import Ids, PartInfo
+
+NULL_BLOCK = 0  # vLLM's id of "no block"
 
 #: (request, first token, end, where in the multimodal inputs) -> (extra keys, where next)
 ExtraKeys = Callable[[Any, int, int, int], Tuple[Any, int]]
@@ -36,6 +40,28 @@ class State:
     asked: bool = False
     failed: bool = False  # a load: it is computed, since it would fail again
     late: bool = False  # the daemon's last answer, which nobody waited for
+
+
+def group_ids(
+    info: PartInfo, blocks: Sequence[int], first: int, end: int, computed: int,
+    *, loading: bool = False, whole: bool = True
+) -> Ids:
+    """Blocks first .. end - 1 of a group, when so many tokens of the request are computed: those that
+    have slid out of its window may be somebody else's by now. Of states the last one is loaded; some
+    engines have them only where a step ended, if that was with a whole block."""
+    low = 0
+    if info.rule == Rule.FULL and end <= len(blocks):
+        some: Ids = list(blocks[first:end])
+        if NULL_BLOCK not in some:
+            return some
+    if info.rule == Rule.WINDOW:
+        low = (computed - info.window + 1) // info.block_tokens
+    elif info.rule == Rule.STATE and (loading or info.at_ends):
+        low = end - 1 if loading or whole else end
+    return [
+        blocks[i] if i < len(blocks) and i >= low and blocks[i] != NULL_BLOCK else None
+        for i in range(first, end)
+    ]
 
 
 def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:

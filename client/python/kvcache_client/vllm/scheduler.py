@@ -26,13 +26,12 @@ from .lately import Lately
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
-from .requests import ExtraKeys, Names, State, no_extra_keys
+from .requests import ExtraKeys, Names, State, group_ids, no_extra_keys
 
 log = logging.getLogger("kvcache_client.vllm")
 
 LATE_S = 0.1  # between attempts to end leases that came late
 HOLD_S = 1.0  # until a lease that waits is asked about again: a flush may have ended it
-NULL_BLOCK = 0  # vLLM's id of "no block"
 
 
 class SchedulerSide:
@@ -325,10 +324,9 @@ class SchedulerSide:
             LoadOrder(
                 request.request_id, lease.token, first - self._in_front(state), count,
                 tuple(
-                    self._ids(
-                        g, state.blocks[g], first, first + count, state.computed + external,
-                        loading=True)
-                    for g in range(len(self._infos))
+                    group_ids(
+                        info, ids, first, first + count, state.computed + external, loading=True)
+                    for info, ids in zip(self._infos, state.blocks)
                 ),
                 self._beside(lease),
             )
@@ -337,29 +335,6 @@ class SchedulerSide:
         self.counts["ordered_loads"] += 1
         self.counts["hit_requests"] += 1
         self.counts["hit_tokens"] += external
-
-    def _ids(
-        self, group: int, blocks: Sequence[int], first: int, end: int, computed: int,
-        *, loading: bool = False, whole: bool = True
-    ) -> List[Optional[int]]:
-        """Blocks first .. end - 1 of a group, when so many tokens of the request are computed:
-        those that have slid out of its window may be somebody else's by now. Of states the last
-        one is loaded; some engines have them only where a step ended, if that was with a whole
-        block."""
-        info = self._infos[group]
-        low = 0
-        if info.rule == Rule.FULL and end <= len(blocks):
-            some: List[Optional[int]] = list(blocks[first:end])
-            if NULL_BLOCK not in some:
-                return some
-        if info.rule == Rule.WINDOW:
-            low = (computed - info.window + 1) // info.block_tokens
-        elif info.rule == Rule.STATE and (loading or info.at_ends):
-            low = end - 1 if loading or whole else end
-        return [
-            blocks[i] if i < len(blocks) and i >= low and blocks[i] != NULL_BLOCK else None
-            for i in range(first, end)
-        ]
 
     # Steps.
 
@@ -427,8 +402,8 @@ class SchedulerSide:
             SaveOrder(
                 name, keys,
                 tuple(
-                    self._ids(g, state.blocks[g], state.saved, n, before, whole=whole)
-                    for g in range(len(self._infos))
+                    group_ids(info, ids, state.saved, n, before, whole=whole)
+                    for info, ids in zip(self._infos, state.blocks)
                 ),
                 state.saved,
             )
