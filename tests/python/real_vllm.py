@@ -340,9 +340,9 @@ class Served(support.Case):
         engine.serve("b", tokens)
         engine.serve("c", tokens[:200])
 
-    def test_the_daemon_is_killed_and_restarted_in_the_middle_of_requests(self):
+    def test_the_daemon_is_killed_and_restarted_in_the_middle_of_requests(self, **how):
         daemon = self.daemon()
-        engine = self.engine(daemon, retry_s=0.01, connect_ms=200)
+        engine = self.engine(daemon, retry_s=0.01, connect_ms=200, **how)
         prompts = [[(i * (3 + n % 5)) % 900 for i in range(100 + 17 * n)] for n in range(16)]
         for n, tokens in enumerate(prompts):
             engine.request(f"r{n}", tokens, 8)
@@ -362,6 +362,9 @@ class Served(support.Case):
             return engine.serve(f"again {time.monotonic()}", prompts[0]) > 0
 
         support.until(hits, "no hit after the daemon came back", 20)
+
+    def test_the_daemon_is_killed_and_restarted_under_several_groups(self):
+        self.test_the_daemon_is_killed_and_restarted_in_the_middle_of_requests(window=40)
 
     def test_both_tiers_are_full(self):
         daemon = self.daemon("--gpu-bytes", "2M", "--host-bytes", "2M")
