@@ -36,8 +36,8 @@ struct closer_stats {
 };
 
 // 0, or -ENOMEM or -EAGAIN. Fault sites: "closer.thread"; "closer.late", which keeps a thread that
-// begins waiting; "closer.stuck", which keeps a close
-// waiting as long as it fires; "closer.linger", as if a client had been quicker than we.
+// begins waiting; "closer.stuck", which keeps a close waiting as long as it fires; "closer.linger",
+// as if a client had been quicker than we.
 int closer_create(struct closer **ret);
 
 // Waits for what is in the queue; behind wait_us no longer for a close that is under way. What is

@@ -7,6 +7,7 @@
 #include "tests/lib/check_main.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/engine.h"
+#include "tests/lib/proc.h"
 #include "tests/lib/wait.h"
 
 #define EXTENT  157u
@@ -39,13 +40,21 @@ static void put(uint32_t first, uint32_t n)
     wait_for((engine_put_some(&e, first, n), engine_probe(&e, first, n)) == n, WAIT_MS);
 }
 
+// As many demotions as at the last look, and no thread that has yet to come to one.
+static bool is_quiet(uint64_t *demotions)
+{
+    const uint64_t before = *demotions;
+
+    usleep(30000);
+    *demotions = figures().demotions;
+    return *demotions == before && proc_sleeps(daemon_pid(d));
+}
+
 static void wait_quiet(void)
 {
     uint64_t demotions = UINT64_MAX;
 
-    wait_for(demotions == figures().demotions ||
-                 (demotions = figures().demotions, usleep(30000), 0),
-             WAIT_MS);
+    wait_for(is_quiet(&demotions), WAIT_MS);
 }
 
 START_TEST(S18_the_coldest_make_room_and_are_there)
