@@ -43,15 +43,17 @@ def failed_loads() -> bool:
     from vllm.v1.core.sched import scheduler
 
     kind: Any = scheduler.Scheduler
-    theirs = getattr(kind, "_update_requests_with_invalid_blocks", None)
+    theirs: Any = getattr(kind, "_update_requests_with_invalid_blocks", None)
     if getattr(theirs, "of_several_groups", False):
         return True
+    if not (_takes_one_group(kind) and _starts_again(kind)):
+        return False
 
     @functools.wraps(theirs)
     def update(
         self: Any, requests: Iterable[Any], invalid: Set[int], scheduled: Mapping[str, int],
         evict_blocks: bool = True,
-    ) -> Tuple[Set[str], int, Set[int]]:
+    ) -> Any:
         if len(self.kv_cache_config.kv_cache_groups) == 1:
             return theirs(self, requests, invalid, scheduled, evict_blocks)
         lacking = [r for r in requests if not invalid.isdisjoint(
@@ -63,8 +65,6 @@ def failed_loads() -> bool:
             request.num_computed_tokens = 0
         return {r.request_id for r in lacking}, tokens, set()
 
-    if not (_takes_one_group(kind) and _starts_again(kind)):
-        return False
     update.of_several_groups = True  # type: ignore[attr-defined]
     kind._update_requests_with_invalid_blocks = update
     log.info("kvcached: requests whose load fails are computed, in models with several groups, too")
