@@ -313,12 +313,8 @@ class Served(support.Case):
         self.settled(daemon)
         self.assertEqual(second.serve("b", tokens), 96)
 
-    def test_the_prefix_is_flushed_behind_the_lookup(self):
-        daemon = self.daemon()
-        first, second = self.engine(daemon), self.engine(daemon)
-        tokens = [(i * 19) % 900 for i in range(330)]
-        first.serve("a", tokens)
-        self.settled(daemon)
+    def flush_behind_the_lookup(self, first, second):
+        """By the first engine, in the second one's next step."""
         start = second.worker.start_load_kv
 
         def flushed(*arguments):
@@ -327,6 +323,14 @@ class Served(support.Case):
             return start(*arguments)
 
         second.worker.start_load_kv = flushed
+
+    def test_the_prefix_is_flushed_behind_the_lookup(self):
+        daemon = self.daemon()
+        first, second = self.engine(daemon), self.engine(daemon)
+        tokens = [(i * 19) % 900 for i in range(330)]
+        first.serve("a", tokens)
+        self.settled(daemon)
+        self.flush_behind_the_lookup(first, second)
         second.serve("b", tokens)
         self.assertEqual(second.worker._worker.counts["failed_loads"], 1)
         second.serve("c", tokens[:-1])
@@ -403,9 +407,9 @@ class Served(support.Case):
     def test_aborted_while_it_is_loaded(self):
         from vllm.v1.request import RequestStatus
 
-        for tier in ("8M", "0"):
+        for tier, window in (("8M", None), ("0", None), ("8M", 40)):
             daemon = self.daemon("--gpu-bytes", tier)
-            first, second = self.engine(daemon), self.engine(daemon)
+            first, second = (self.engine(daemon, window=window) for _ in range(2))
             tokens = [(i * 47) % 900 for i in range(330)]
             first.serve("a", tokens)
             self.settled(daemon)
@@ -454,14 +458,7 @@ class Served(support.Case):
             self.assertEqual(second.serve("b", tokens), 320)
             self.assertEqual(second.worker._worker.counts["loaded_blocks"], 20 + 3)
             second.scheduler.reset_prefix_cache()
-            start = second.worker.start_load_kv
-
-            def flushed(*arguments):
-                second.worker.start_load_kv = start
-                first.scheduler.connector.reset_cache()
-                return start(*arguments)
-
-            second.worker.start_load_kv = flushed
+            self.flush_behind_the_lookup(first, second)
             lookups = second.scheduler.connector._scheduler.counts["lookups"]
             self.assertEqual(second.serve("c", tokens, 8), 0)
             self.assertEqual(second.worker._worker.counts["failed_loads"], 1)
