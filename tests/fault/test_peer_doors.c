@@ -59,12 +59,12 @@ static const char *begin(const char *first, const char *second)
         snprintf(listens[i], sizeof(listens[i]), "%s:7733", hosts.addresses[i]);
         hosts_enter(&hosts, i);
         d[i] = daemon_start((const char *[]){"--peer-listen", listens[i], "--directory", directory,
-                                             "--directory-time", "1500ms", "--peer-secret-file",
-                                             secret[i], NULL});
+                                             "--directory-time", "6s", "--peer-time", "60s",
+                                             "--peer-secret-file", secret[i], NULL});
         hosts_leave(&hosts);
     }
     engine_open(&a, daemon_socket(d[0]));
-    engine_open_with_peers(&b, daemon_socket(d[1]), 1000);
+    engine_open_with_peers(&b, daemon_socket(d[1]), KVC_REMOTE_MS_MAX);
     return NULL;
 }
 
