@@ -83,6 +83,8 @@ class Header(support.Case):
         for name in ("KEY_BYTES", "NAMESPACE_BYTES", "TOKEN_BYTES", "KEYS_MAX"):
             said = re.search(rf"#define KVC_{name}\s+(\d+)u", header).group(1)
             self.assertEqual(int(said), getattr(structs, name))
+        said = re.search(r"#define LOADS_MAX\s+(\d+)u", read("client/client.h")).group(1)
+        self.assertEqual(int(said), structs.LOADS_MAX)
 
 
 class Names(support.Case):

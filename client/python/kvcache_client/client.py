@@ -16,7 +16,7 @@ from . import names, parts, structs
 from .errors import error_of
 from .leases import Lease
 from .library import library
-from .loads import Load, SlicedLoad
+from .loads import Load, SlicedLoad, UnderWay, packets
 from .memory import Memory, Slice, tensors_slices
 from .names import Keys, Namespace
 from .parts import Copy, Part, Rule
@@ -82,6 +82,7 @@ class Client:
         self._lib = library()
         self._lock = threading.RLock()
         self._client = c_void_p()
+        self._under_way = UnderWay()
         self._gpu = gpu
         self._role = Role[role.upper()] if isinstance(role, str) else Role(role)
         options = structs.Options(
@@ -275,7 +276,7 @@ class Client:
         args, ids = self._load_args(lease, part, blocks, first)
         args.no_verify, args.release = not verify, release
         args.stream = self._stream(stream)
-        load = Load(self, part, ids, len(ids))
+        load = Load(self, part, ids, len(ids), packets(ids))
         load._start(args)
         return load
 
@@ -287,6 +288,12 @@ class Client:
         args, ids = self._load_args(lease, part, blocks, first)
         args.no_verify = not verify
         return SlicedLoad(self, part, args, ids, len(ids), verify)
+
+    def room_for_loads(self, packets: int = 1, ms: int = 0) -> bool:
+        """Whether so many packets' worth of loads (loads.packets()) can be started, of LOADS_MAX that
+        may be under way; waits at most ms for each that is in the way."""
+        with self._lock:
+            return self._under_way.room(packets, ms)
 
     def save(
         self, part: Part, keys: Keys, blocks: Blocks, *, stream: Any = None, checksums: bool = True,

@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, List, Optional
+import weakref
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 
 from . import structs
-from .errors import ChecksumError, DeadlineError
+from .errors import ChecksumError, DeadlineError, KvcacheError
 from .parts import Part
 
 if TYPE_CHECKING:
     from .client import Client
+
+
+SLICE_MS = 1000  # for room when a load goes slice by slice: copies of slices before it
+
+
+def packets(blocks: Sequence[Optional[int]]) -> int:
+    """Of a load into these blocks: runs of those that are there, cut where a packet is full."""
+    if None not in blocks and structs.NO_BLOCK not in blocks:
+        return -(-len(blocks) // structs.KEYS_MAX)
+    found, room = 0, 0
+    for block in blocks:
+        if block is None or block == structs.NO_BLOCK:
+            room = 0
+            continue
+        if room == 0:
+            found, room = found + 1, structs.KEYS_MAX
+        room -= 1
+    return found
+
+
+class UnderWay:
+    """A client's loads that nobody has asked about. The library holds LOADS_MAX packets of them,
+    and for room it forgets how those ended that are over: that is asked here before."""
+
+    def __init__(self) -> None:
+        self._loads: List["weakref.ref[Load]"] = []
+
+    def add(self, load: "Load") -> None:
+        self._loads.append(weakref.ref(load))
+
+    def room(self, packets: int, ms: int) -> bool:
+        """Whether so many can be started; waits at most ms for each load that is in the way."""
+        loads = [load for load in (ref() for ref in self._loads) if load and not load.judged]
+        left = structs.LOADS_MAX - packets - sum(load.packets for load in loads)
+        for wait in (0, ms) if ms else (0,):
+            for load in loads if left < 0 else ():
+                if not load.judged and left < 0 and load.settle(wait):
+                    left += load.packets
+        self._loads = [weakref.ref(load) for load in loads if not load.judged]
+        return left >= 0 or not self._loads
 
 
 class Load:
@@ -19,14 +60,18 @@ class Load:
     What is computed from its blocks must not be used before wait() said which of them are good.
     """
 
-    def __init__(self, client: "Client", part: Part, blocks: Any, count: int) -> None:
+    def __init__(
+        self, client: "Client", part: Part, blocks: Any, count: int, in_packets: int
+    ) -> None:
         self.client = client
         self.part = part
         self.count = count
         self._ids = blocks
         self._valid = ctypes.create_string_buffer(b"\0" * max(count, 1), max(count, 1))
         self._name = ctypes.c_uint64()
-        self._judged = False
+        self.packets = in_packets
+        self.judged = False
+        self._error: Optional[KvcacheError] = None
 
     @property
     def valid(self) -> bytes:
@@ -48,9 +93,22 @@ class Load:
         Returns invalid_blocks(): [] when all is well; those are to be computed. DeadlineError: not
         over yet. Other errors: only blocks marked in `valid` may be used.
         """
-        if not self._judged:
+        if not self.judged:
             self._judge(ms)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         return self.invalid_blocks()
+
+    def settle(self, ms: int) -> bool:
+        """Whether it is over; wait() says how it ended."""
+        try:
+            self._judge(ms)
+        except DeadlineError:
+            return False
+        except KvcacheError as error:
+            self._error = error
+        return True
 
     def _judge(self, ms: int) -> None:
         try:
@@ -60,14 +118,15 @@ class Load:
         except DeadlineError:
             raise
         except Exception as error:
-            self._judged = True
+            self.judged = True
             error.valid = self.valid  # type: ignore[attr-defined]
             raise
-        self._judged = True
+        self.judged = True
 
     def _start(self, args: structs.LoadArgs) -> None:
         args.valid = ctypes.addressof(self._valid)
         args.load = ctypes.pointer(self._name)
+        self.client.room_for_loads(self.packets)
         try:
             self.client._check("kvc_load", ctypes.byref(args))
         except ChecksumError:
@@ -76,7 +135,9 @@ class Load:
             error.valid = self.valid  # type: ignore[attr-defined]
             raise
         if self._name.value == 0:
-            self._judged = True
+            self.judged = True
+        else:
+            self.client._under_way.add(self)
 
 
 class SlicedLoad:
@@ -102,6 +163,7 @@ class SlicedLoad:
         self._args = args
         self._ids = blocks
         self._sums: Optional[Any] = (ctypes.c_uint64 * max(count, 1))() if verify else None
+        self._packets = packets(blocks)
         self._under_way: List[Load] = []
         self._last: Optional[Load] = None
 
@@ -109,14 +171,12 @@ class SlicedLoad:
         """Enqueues the copies of these slices of every block of the load."""
         if n_slices < 1:
             raise ValueError("n_slices: at least 1")
-        # The library holds a bounded number of loads that nobody has asked about.
-        while self._under_way and self._over(self._under_way[0]):
-            self._under_way.pop(0)
+        self.client.room_for_loads(self._packets, SLICE_MS)
         args = self._args
         args.first_slice, args.n_slices = first_slice, n_slices
         args.stream = self.client._stream(stream)
         args.sums = None if self._sums is None else ctypes.addressof(self._sums)
-        one = Load(self.client, self.part, self._ids, self.count)
+        one = Load(self.client, self.part, self._ids, self.count, self._packets)
         one._start(args)
         self._under_way.append(one)
         self._last = one
@@ -136,11 +196,3 @@ class SlicedLoad:
     def valid(self) -> bytes:
         """As Load.valid; before the last slice it only says that copies were made."""
         return b"\0" * self.count if self._last is None else self._last.valid
-
-    @staticmethod
-    def _over(load: Load) -> bool:
-        try:
-            load.wait(0)
-        except DeadlineError:
-            return False
-        return True

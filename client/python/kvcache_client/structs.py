@@ -12,6 +12,7 @@ KEY_BYTES = 16
 NAMESPACE_BYTES = 32
 TOKEN_BYTES = 16
 KEYS_MAX = 1024  # keys of a save
+LOADS_MAX = 64  # packets' worth of loads under way
 NO_BLOCK = 0xFFFFFFFF
 
 
