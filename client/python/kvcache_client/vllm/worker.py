@@ -13,33 +13,34 @@ itself for all, where the engine writes to new blocks before begin() is called. 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import logging
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..client import Client, Role
 from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
 from ..leases import Lease
-from ..loads import Load, SlicedLoad
+from ..loads import Load, SlicedLoad, packets
 from ..memory import Slice
 from ..names import KEY_BYTES
 from ..parts import Part, Rule
 from ..saves import KeyState, Save, SaveEntry
-from ..structs import KEYS_MAX
-from .breakeven import STEP_TOKENS, LoadCost
-from .layers import ENTRIES_MAX, Layer, LayerLoads, LayerSaves
+from .breakeven import LoadCost
+from .entries import entries_of, packed, together
+from .layers import Layer, LayerLoads, LayerSaves
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
+from .passes import Passes
 from .spill import merged, skipped
-from .streams import NoStreams, Reading, Timer
+from .streams import NoStreams, Reading
 
 log = logging.getLogger("kvcache_client.vllm")
 
 PINGS = 9
-TIMED = 64  # forward passes that are timed one after the other, then one in so many
 WORTH = 1 / 16  # of a save: if less was copied, there is no room to be waited for
 IDLE_MS = 1  # an engine without anything else to do waits for a load; it goes on in the next step
 JUDGE_MS = 30000  # copies that a forward pass was put behind; they are over long before
@@ -62,14 +63,6 @@ class _Loading:
     wanted: Set[int]  # block ids
     bad: Set[int] = dataclasses.field(default_factory=set)  # of those that are over
     failed: bool = False
-
-
-def together(orders: Sequence[SaveOrder]) -> SaveOrder:
-    """As one: an entry costs as much as some blocks of it."""
-    if len(orders) == 1:
-        return orders[0]
-    ids = tuple([b for ids in group for b in ids] for group in zip(*(o.ids for o in orders)))
-    return SaveOrder("", b"".join([o.keys for o in orders]), ids)
 
 
 class WorkerSide:
@@ -103,12 +96,12 @@ class WorkerSide:
         self._host_only = self._spills = False
         self._now: List[_Loading] = []  # this step's forward pass waits for them
         self._beside: List[_Loading] = []
+        self._held: Deque[LoadOrder] = collections.deque()  # until there is room for one more
         self._invalid: Set[int] = set()
         self._report = StepReport()
         self._copies = self._streams.copy_seconds() if self.groups else (0.0, 0.0)
         self._cost = LoadCost()
-        self._timing: Optional[Tuple[int, Timer]] = None  # a forward pass; its tokens
-        self._timed, self._running = 0, False
+        self._passes = Passes(self._streams)
         self._idle = False  # this step computes nothing
         # Steps whose saves are dropped: they may have been scheduled on blocks that did not arrive.
         self._run_ahead, self._distrust = run_ahead, 0
@@ -191,24 +184,38 @@ class WorkerSide:
             self._streams.after_compute()
             blocks = {b for order in beside for ids in order.ids for b in ids if b is not None}
             self.counts["waits_for_copies"] += self._reading.loaded(blocks, self._streams)
-        self._time_begins(orders.tokens)
+        self._passes.begin(orders.tokens)
         if self._by_layer and orders.saves and not self._host_only:
             client = self._link.ready()
             if client is None:
                 self._dropped(len(orders.saves))
                 return
-            self._layer_saves.begin(client, self._entries(together(orders.saves)))
+            self._layer_saves.begin(client, entries_of(together(orders.saves), self._parts))
 
     def start(self, orders: StepOrders) -> None:
         """Before the forward pass; behind it if all of the loads go on beside the steps."""
         sliced: List[Tuple[int, SlicedLoad]] = []
         for order in orders.loads:
-            loading = self._start(order, sliced)
-            (self._beside if order.asynchronous else self._now).append(loading)
+            if order.asynchronous:
+                self._held.append(order)
+            else:
+                self._room(order, JUDGE_MS)
+                self._now.append(self._start(order, sliced))
         if sliced:
             self._start_sliced(sliced)
-        if self._now and self._timing is not None and self._running:
-            self._timing[1].begin()  # of the pass alone
+        self._end_leases()
+        self._start_held()
+        if self._now:
+            self._passes.again()
+
+    def _start_held(self) -> None:
+        """Loads beside the steps, as many as can be under way. A step waits for none of them."""
+        while self._held and self._room(self._held[0], 0):
+            self._beside.append(self._start(self._held.popleft(), []))
+
+    def _room(self, order: LoadOrder, ms: int) -> bool:
+        client = self._link.ready()
+        return client is None or client.room_for_loads(sum(map(packets, order.ids)), ms)
 
     def _start_sliced(self, sliced: Sequence[Tuple[int, SlicedLoad]]) -> None:
         try:
@@ -218,6 +225,8 @@ class WorkerSide:
             for loading in self._now:
                 self._give_up(loading)
             self._now.clear()
+
+    def _end_leases(self) -> None:
         for lease in self._leases:
             try:
                 lease.release()
@@ -323,19 +332,9 @@ class WorkerSide:
 
     # Saves.
 
-    def _time_begins(self, tokens: int) -> None:
-        if tokens >= STEP_TOKENS and self._timing is None:
-            self._timed += 1
-            if self._timed <= TIMED or self._timed % TIMED == 0:
-                self._timing = tokens, self._streams.timer()
-                self._timing[1].begin()
-                self._running = True
-
     def judge(self) -> None:
         """Behind the forward pass: what it computed on is told before its tokens are used."""
-        if self._timing is not None and self._running:
-            self._running = False
-            self._timing[1].end()
+        self._passes.end()
         self._layer_loads.end()
         for loading in self._now:
             if not self._judge(loading, JUDGE_MS):
@@ -383,17 +382,6 @@ class WorkerSide:
         absent = sum(e.blocks.count(None) for e in entries)
         self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
 
-    def _entries(self, order: SaveOrder) -> List[Tuple[int, SaveEntry]]:
-        """Of an order, cut at prefixes, each with its group."""
-        n, piece = len(order.keys) // KEY_BYTES, KEYS_MAX // len(self.groups)
-        return [
-            (group, SaveEntry(part, order.keys[at * KEY_BYTES : (at + piece) * KEY_BYTES],
-                              ids[at : at + piece]))
-            for at in range(0, n, piece)
-            for group, (part, ids) in enumerate(zip(self._parts, order.ids))
-            if any(b is not None for b in ids[at : at + piece])
-        ]
-
     def _save(self, orders: Sequence[SaveOrder]) -> None:
         client = self._link.ready()
         if client is None:
@@ -402,7 +390,7 @@ class WorkerSide:
         if self._host_only:
             self._saving.after_compute()
         states = b""
-        for entries in self._packets(orders):
+        for entries in packed(orders, self._parts):
             try:
                 some = self._save_entries(client, entries, far=self._host_only)
                 self._link.answered()
@@ -413,19 +401,6 @@ class WorkerSide:
                 if isinstance(error, (SessionError, DeadlineError, StaleError)):
                     return
         self._note_skipped(orders, states)
-
-    def _packets(self, orders: Sequence[SaveOrder]) -> List[List[SaveEntry]]:
-        """At most KEYS_MAX keys and ENTRIES_MAX entries in one save, cut at prefixes."""
-        packets: List[List[SaveEntry]] = [[]]
-        room = KEYS_MAX
-        for _, entry in self._entries(together(orders)):
-            n = len(entry.keys) // KEY_BYTES
-            if n > room or len(packets[-1]) == ENTRIES_MAX:
-                packets.append([])
-                room = KEYS_MAX
-            packets[-1].append(entry)
-            room -= n
-        return [p for p in packets if p]
 
     def _note_skipped(self, orders: Sequence[SaveOrder], states: bytes) -> None:
         """The GPU tier makes room for so many blocks at a time: of a long prompt there is none for
@@ -475,11 +450,7 @@ class WorkerSide:
     def poll(self) -> Tuple[Set[str], Set[int], Set[str]]:
         """Requests whose loads beside the steps are over, blocks that did not arrive, and those of
         the requests that lack some. Once a step."""
-        if self._timing is not None and not self._running:
-            took = self._timing[1].seconds()
-            if took is not None:
-                self._report.passes.append((self._timing[0], took))
-                self._timing = None
+        self._report.passes += self._passes.over()
         done, failed = set(), set()
         ms = IDLE_MS if self._idle else 0
         for loading in list(self._beside):
@@ -488,8 +459,8 @@ class WorkerSide:
                 done.add(loading.order.request)
                 if loading.failed:
                     failed.add(loading.order.request)
-            else:
-                ms = 0
+            ms = 0  # one that is over is something to do
+        self._start_held()
         invalid, self._invalid = self._invalid, set()
         return done, invalid, failed
 
