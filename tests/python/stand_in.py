@@ -197,7 +197,7 @@ class Request:
         return hashes
 
 
-def step(new=(), cached=(), scheduled=None, drafts=None, resumed=()):
+def step(new=(), cached=(), scheduled=None, drafts=None, resumed=(), preempted=()):
     """A SchedulerOutput. new: (request id, blocks of each group, computed); cached: the same."""
     space = types.SimpleNamespace
     return space(
@@ -212,7 +212,7 @@ def step(new=(), cached=(), scheduled=None, drafts=None, resumed=()):
         ),
         num_scheduled_tokens=scheduled or {},
         scheduled_spec_decode_tokens=drafts or {},
-        finished_req_ids=set(),
+        finished_req_ids=set(), preempted_req_ids=set(preempted),
     )
 
 

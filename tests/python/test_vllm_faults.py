@@ -60,7 +60,7 @@ class Faults(Case):
             engine.run(step())
             engine.finish(request)
             figures = engine.scheduler.get_kv_connector_stats().reduce()
-            self.assertEqual(figures.get("scheduler_now_synchronous", 0), int(not beside))
+            self.assertEqual(figures["scheduler_now_synchronous"], int(not beside))
 
     def test_a_load_that_fails_where_vllm_does_not_recover_is_computed(self):
         daemon = self.daemon()

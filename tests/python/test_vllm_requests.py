@@ -2,6 +2,7 @@
 """What the vLLM connector finds, loads and saves for a request, on stand-ins for vLLM."""
 
 import dataclasses
+import itertools
 from unittest import mock
 
 import stand_in
@@ -260,6 +261,53 @@ class Requests(Case):
         engine.finish(request)
         self.settled(daemon)
         self.assertEqual(engine.serve(Request(request.all_token_ids)), 28)
+
+    def test_a_request_without_blocks_lacks_nothing(self):
+        """Those that a preempted request had may be lacking to whoever has them now."""
+        engine = self.engine(self.daemon("--gpu-bytes", "0"))
+        tokens = prompt(30)
+        engine.serve(Request(tokens))
+        request, other = Request(tokens[:9]), Request(tokens)
+        engine.admit(request, give=0)
+        name, table = request.request_id, engine.tables[request.request_id]
+        engine.run(step(new=[(name, table, 0)], scheduled={name: 9}), [(request, 0, 9)])
+        engine.run(step(preempted=[name]))
+        engine.free = itertools.chain(table[0], engine.free)
+        self.assertEqual(engine.admit(other), (28, True))
+        with mock.patch.object(engine.workers[0]._worker._link, "ready", return_value=None):
+            engine.run(step())
+        self.assertEqual(engine.counts("scheduler")["failed_requests"], 1)
+        engine.scheduler._scheduler._link.answered()
+        self.assertEqual(engine.admit(request), (8, True))
+        for one in (request, other):
+            engine.finish(one)
+        engine.run(step())
+
+    def test_what_was_computed_before_a_reset_is_not_saved_behind_it(self):
+        """Nor what was loaded: requests that go on have it of the old weights."""
+        for tier in ("8M", "0"):
+            daemon = self.daemon("--gpu-bytes", tier)
+            engine = self.engine(daemon)
+            tokens, saved, new = prompt(30), prompt(30), prompt(30)
+            engine.serve(Request(saved))
+            request, loaded = Request(tokens), Request(saved + tokens)
+            self.assertEqual([engine.admit(one) for one in (request, loaded)],
+                             [(0, False), (28, tier == "0")])
+            name, other = request.request_id, loaded.request_id
+            engine.run(step(new=[(name, engine.tables[name], 0)], scheduled={name: 10}),
+                       [(request, 0, 10)])
+            self.settled(daemon)
+            engine.scheduler.reset_cache()
+            support.until(lambda: engine.serve(Request(new)) == 28, "nothing is saved any more")
+            engine.run(step(cached=[(name, None, 10)], new=[(other, engine.tables[other], 28)],
+                            scheduled={name: 20, other: 32}),
+                       [(request, 10, 30), (loaded, 28, 60)])
+            for one in (request, loaded):
+                engine.finish(one)
+            self.settled(daemon)
+            self.assertEqual(self.figures(daemon)["blocks"], 7)
+            self.assertEqual([engine.serve(Request(one)) for one in (new, tokens, tokens)],
+                             [28, 0, 28])
 
     def test_requests_that_must_not_be_cached(self):
         daemon = self.daemon()

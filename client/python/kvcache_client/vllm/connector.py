@@ -417,7 +417,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         counts = self._counts()
         new = {k: n - self._said.get(k, 0) for k, n in counts.items() if n != self._said.get(k, 0)}
         figures = self._figures()
-        new.update((k, n) for k, n in figures.items() if n != self._said.get(k, 0))
+        new.update((k, n) for k, n in figures.items() if n != self._said.get(k))
         self._said = {**counts, **figures}
         return KvcacheStats(data=new) if new else None
 

@@ -38,6 +38,7 @@ class State:
     answered: float = 0.0
     fetch: int = 0  # what other daemons are asked for
     asked: bool = False
+    outdated: bool = False  # its blocks are from before a reset
     failed: bool = False  # a load: it is computed, since it would fail again
     late: bool = False  # the daemon's last answer, which nobody waited for
 

@@ -153,9 +153,12 @@ class SchedulerSide:
         """get_num_new_matched_tokens: tokens behind `computed` that can be loaded, and whether that
         goes on beside other steps. Bounded by lookup_ms; None ("ask again") only while other
         daemons are asked for more than is here (option remote_ms), once a request."""
-        if not self._usable(request) or getattr(request, "skip_reading_prefix_cache", False):
+        if not self._usable(request):
             return 0, False
         state = self._state(request)
+        state.outdated = False  # it begins anew
+        if getattr(request, "skip_reading_prefix_cache", False):
+            return 0, False
         state.computed, state.own = computed, computed // self.block_tokens
         n = self._blocks.known(state, (request.num_tokens - 1) // self.block_tokens)
         if computed % self.block_tokens or n <= state.own or state.failed:
@@ -344,6 +347,9 @@ class SchedulerSide:
         orders, self._orders = self._orders, StepOrders()
         orders.tokens = sum(output.num_scheduled_tokens.values())
         before: Dict[str, int] = {}
+        for name in output.preempted_req_ids or ():
+            if name in self._requests:
+                self._requests[name].blocks = []  # they may be somebody else's by now
         for new in output.scheduled_new_reqs:
             before[new.req_id] = new.num_computed_tokens
             orders.fresh.extend(i for ids in new.block_ids for i in ids)
@@ -379,7 +385,7 @@ class SchedulerSide:
     def _order_save(self, name: str, before: int, scheduled: int, orders: StepOrders) -> None:
         """Blocks that this step completes. Drafts are not counted: they may be rejected."""
         state = self._requests.get(name)
-        if state is None or not state.blocks:
+        if state is None or not state.blocks or state.outdated:
             return
         if self._step % self._save_every and before >= state.request.num_prompt_tokens and (
                 name not in self._again):
@@ -474,12 +480,13 @@ class SchedulerSide:
                 self._late_at = time.monotonic() + LATE_S
 
     def reset(self) -> bool:
-        """reset_cache: everything saved before is a miss."""
+        """reset_cache: everything saved before is a miss, and what requests have by now is not
+        saved any more."""
         client = self._link.get()
         self._lately.clear()
         for state in self._requests.values():
             self._drop(state)
-            state.saved, state.named = 0, None
+            state.saved, state.named, state.outdated = 0, None, bool(state.blocks)
         if client is None:
             return False
         try:
