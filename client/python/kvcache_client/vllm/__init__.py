@@ -8,7 +8,9 @@ connector.py is what vLLM calls, and the only file that imports it. scheduler.py
 looked up, loaded and saved; worker.py does it; link.py is the daemon that comes and goes;
 messages.py is what travels between the two; requests.py names a request's blocks, chain.py where
 vLLM's own hashes are of no use to other engines; layout.py reads vLLM's configuration; breakeven.py
-knows which prefixes are worth loading.
+knows which prefixes are worth loading, from what passes.py measures; lately.py, which blocks need not
+be named again. entries.py, layers.py and spill.py cut saves and loads into what the library takes;
+streams.py says what they run beside; repairs.py mends vLLM.
 """
 
 from typing import Any
