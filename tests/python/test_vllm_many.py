@@ -46,7 +46,10 @@ class Many(Case):
         engine.settle()
 
     def test_beside_the_steps(self):
-        self.loaded(*self.admitted())
+        for behind in (False, True):  # the forward pass, as vLLM 0.33 starts them
+            engine, many = self.admitted()
+            engine.loads_behind = behind
+            self.loaded(engine, many)
 
     def test_beside_the_steps_of_two_groups_and_two_ranks(self):
         self.loaded(*self.admitted([FullAttentionSpec(), SlidingWindowSpec()], ranks=2))
