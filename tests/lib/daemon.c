@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -380,6 +381,13 @@ void daemon_clock_advance(struct daemon *d, uint64_t us)
 int daemon_fds(const struct daemon *d)
 {
     return proc_count_fds(d->pid);
+}
+
+void daemon_limit_fds(const struct daemon *d, int more)
+{
+    const rlim_t fds = (rlim_t)(daemon_fds(d) + more); // once: it may be closing some
+
+    ck_assert_int_eq(prlimit(d->pid, RLIMIT_NOFILE, &(struct rlimit){fds, fds}, NULL), 0);
 }
 
 void daemon_freeze(struct daemon *d)

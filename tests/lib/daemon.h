@@ -87,8 +87,9 @@ uint64_t daemon_fault_passed(struct daemon *d, const char *site);
 uint64_t daemon_fault_fired(struct daemon *d, const char *site);
 void daemon_clock_advance(struct daemon *d, uint64_t us);
 
-// Descriptors that the daemon has open now.
+// Descriptors that the daemon has open now; and room for so many more than these.
 int daemon_fds(const struct daemon *d);
+void daemon_limit_fds(const struct daemon *d, int more);
 
 // SIGSTOP and SIGCONT.
 void daemon_freeze(struct daemon *d);

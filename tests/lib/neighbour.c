@@ -2,7 +2,6 @@
 
 #include <check.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include "tests/lib/proc.h"
@@ -127,12 +126,4 @@ void neighbour_close(struct neighbour *n)
     neighbour_alone(n);
     talk_worker_close(&n->worker);
     daemon_stop(n->daemon);
-}
-
-void neighbour_limit_fds(const struct neighbour *n, int more)
-{
-    const rlim_t fds = (rlim_t)(daemon_fds(n->daemon) + more);
-    struct rlimit limit = {fds, fds};
-
-    ck_assert_int_eq(prlimit(daemon_pid(n->daemon), RLIMIT_NOFILE, &limit, NULL), 0);
 }

@@ -37,7 +37,4 @@ void neighbour_time(struct neighbour *n, uint32_t *us, int lookups);
 // Alone again, and the daemon stops in order.
 void neighbour_close(struct neighbour *n);
 
-// The daemon has room for so many more descriptors than it has open now.
-void neighbour_limit_fds(const struct neighbour *n, int more);
-
 #endif

@@ -1,6 +1,5 @@
 // Descriptors of the daemon: flat over many connections, and what happens when there are none left.
 #include <poll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/lib/check_main.h"
@@ -26,14 +25,6 @@ START_TEST(test_flat_after_many_connects)
 }
 END_TEST
 
-// Leaves the daemon room for so many more descriptors.
-static void limit_fds(struct daemon *d, int more)
-{
-    struct rlimit limit = {(rlim_t)(daemon_fds(d) + more), (rlim_t)(daemon_fds(d) + more)};
-
-    ck_assert_int_eq(prlimit(daemon_pid(d), RLIMIT_NOFILE, &limit, NULL), 0);
-}
-
 static uint64_t cpu_us(int sock)
 {
     Kvcache__StatsReply *r = talk_ask(sock, WIRE_STATS, NULL, &kvcache__stats_reply__descriptor);
@@ -52,7 +43,7 @@ START_TEST(test_accept_pauses_and_resumes)
     uint64_t cpu;
 
     daemon_log_expect(d, "accept paused reason=no_descriptors");
-    limit_fds(d, 10 + _i);
+    daemon_limit_fds(d, 10 + _i);
     for (int i = 0; i < CROWD; i++)
         crowd[i] = talk_connect(daemon_socket(d));
     wait_for(daemon_log_count(d, "accept paused") == 1, 2000);

@@ -351,10 +351,7 @@ START_TEST(L_all_descriptors_used_up_at_two_sockets)
     first = talk_hello(daemon_socket(d), KVCACHE__ROLE__ROLE_SCHEDULER, NULL);
     daemon_log_expect(d, "accept paused");
     daemon_log_allow(d, "reason=no_hello"); // on a busy machine
-    ck_assert_int_eq(
-        prlimit(daemon_pid(d), RLIMIT_NOFILE,
-                &(struct rlimit){(rlim_t)daemon_fds(d) + 10, (rlim_t)daemon_fds(d) + 10}, NULL),
-        0);
+    daemon_limit_fds(d, 10);
     for (int i = 0; i < CROWD; i++) {
         crowd[0][i] = talk_connect(daemon_socket(d));
         crowd[1][i] = talk_connect(tmpdir_file("second"));

@@ -118,7 +118,7 @@ START_TEST(F39_all_descriptors_used_up)
     neighbour_open(&n, NULL);
     daemon_log_expect(n.daemon, "accept paused");
     daemon_log_expect(n.daemon, "reason=no_hello");
-    neighbour_limit_fds(&n, 32);
+    daemon_limit_fds(n.daemon, 32);
     for (size_t i = 0; i < 64; i++)
         silent[i] = talk_connect(n.socket);
     wait_for(daemon_log_count(n.daemon, "accept paused") == 1, 2000);

@@ -132,7 +132,7 @@ START_TEST(F39_no_number_left_for_descriptors)
     daemon_log_allow(n.daemon, "accept paused");
     // Four for the connection, its process, its page and the page's duplicate; then fewer than
     // come.
-    neighbour_limit_fds(&n, 4 + _i);
+    daemon_limit_fds(n.daemon, 4 + _i);
     int sock = talk_hello(n.socket, KVCACHE__ROLE__ROLE_WORKER, NULL);
     raw_make(&raw, UNKNOWN_TYPE, 5, 0, 32);
     ck_assert(raw_send(sock, &raw));
