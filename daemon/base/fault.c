@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,11 +14,10 @@
 #define FAULT_SITES    192
 #define FAULT_NAME_MAX 48
 
-enum { SITE_FREE, SITE_NAMING, SITE_KNOWN };
-
 struct site {
-    _Atomic uint32_t state;
-    char name[FAULT_NAME_MAX];
+    _Atomic uint64_t hash; // of the name, which makes the site its own; 0: nobody's
+    _Atomic uint64_t name[FAULT_NAME_MAX / sizeof(uint64_t)];
+    _Atomic uint32_t named;
     _Atomic uint32_t skip;
     _Atomic uint32_t count;
     _Atomic uint64_t passed;
@@ -39,24 +37,50 @@ struct fault_page {
 static struct fault_page own_page;
 static struct fault_page *current = &own_page;
 
-// Finds the site or makes it known. The table only grows, so no lock is needed.
+static uint64_t hash_of(const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325; // FNV-1a
+
+    for (; *name != 0; name++)
+        hash = (hash ^ (uint8_t)*name) * 0x100000001b3;
+    return hash != 0 ? hash : 1;
+}
+
+static const char *name_of(const struct site *s)
+{
+    return (const char *)s->name;
+}
+
+// Whoever comes to a site without a name gives it the same one.
+static void give_name(struct site *s, const char *name)
+{
+    uint64_t words[FAULT_NAME_MAX / sizeof(uint64_t)] = {0};
+
+    memcpy(words, name, strlen(name));
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        atomic_store_explicit(&s->name[i], words[i], memory_order_relaxed);
+    atomic_store(&s->named, 1);
+}
+
+// Finds the site or makes it known. The table only grows, so no lock is needed; nor would one do:
+// who is killed with it leaves the page to those that come.
 static struct site *site_get(struct fault_page *page, const char *name)
 {
+    const uint64_t hash = hash_of(name);
+
     assert(strlen(name) < FAULT_NAME_MAX);
     for (size_t i = 0; i < FAULT_SITES; i++) {
         struct site *s = &page->sites[i];
-        uint32_t free_state = SITE_FREE;
+        uint64_t found = atomic_load(&s->hash);
 
-        if (atomic_load(&s->state) == SITE_FREE &&
-            atomic_compare_exchange_strong(&s->state, &free_state, SITE_NAMING)) {
-            strcpy(s->name, name);
-            atomic_store(&s->state, SITE_KNOWN);
-            return s;
-        }
-        while (atomic_load(&s->state) == SITE_NAMING)
-            sched_yield();
-        if (strcmp(s->name, name) == 0)
-            return s;
+        if (found == 0 && atomic_compare_exchange_strong(&s->hash, &found, hash))
+            found = hash;
+        if (found != hash)
+            continue;
+        if (!atomic_load(&s->named))
+            give_name(s, name);
+        assert(strcmp(name_of(s), name) == 0);
+        return s;
     }
     assert(!"more fault sites than FAULT_SITES");
     return NULL;
@@ -131,9 +155,10 @@ void fault_page_off(struct fault_page *page, const char *pattern)
     for (size_t i = 0; i < FAULT_SITES; i++) {
         struct site *s = &page->sites[i];
 
-        if (atomic_load(&s->state) != SITE_KNOWN)
+        if (!atomic_load(&s->named))
             continue;
-        if (prefix ? strncmp(s->name, pattern, length - 1) == 0 : strcmp(s->name, pattern) == 0)
+        if (prefix ? strncmp(name_of(s), pattern, length - 1) == 0
+                   : strcmp(name_of(s), pattern) == 0)
             atomic_store(&s->count, 0);
     }
 }
@@ -209,9 +234,8 @@ const char *fault_unknown(void)
     for (size_t i = 0; i < FAULT_SITES; i++) {
         struct site *s = &current->sites[i];
 
-        if (atomic_load(&s->state) == SITE_KNOWN && atomic_load(&s->armed) &&
-            !atomic_load(&s->is_there))
-            return s->name;
+        if (atomic_load(&s->named) && atomic_load(&s->armed) && !atomic_load(&s->is_there))
+            return name_of(s);
     }
     return NULL;
 }

@@ -1,5 +1,9 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
@@ -144,6 +148,36 @@ START_TEST(fault_page_steers_another_process)
 }
 END_TEST
 
+// Nobody waits for who was killed while he made a site known: the page of a daemon that was killed
+// is the next one's.
+START_TEST(fault_site_without_a_name_gets_it_from_the_next)
+{
+    static const char name[] = "test.site";
+    const char *file = tmpdir_file("switches");
+    struct fault_page *page = NULL;
+    uint64_t fired = 0;
+    char *memory, *at;
+    struct stat st;
+    int fd;
+
+    ck_assert_int_eq(fault_page_map(file, &page), 0);
+    fault_page_arm(page, name, 0, 1);
+    fd = open(file, O_RDWR | O_CLOEXEC);
+    ck_assert(fd >= 0 && fstat(fd, &st) == 0);
+    memory = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(memory, MAP_FAILED);
+    at = memmem(memory, (size_t)st.st_size, name, sizeof(name));
+    ck_assert_ptr_nonnull(at);
+    memset(at, 0, 48 + sizeof(uint32_t)); // the name, and that it is whole
+    fault_page_use(page);
+    pass_often(&fired);
+    ck_assert_uint_eq(fired, 1);
+    ck_assert_str_eq(at, name);
+    munmap(memory, (size_t)st.st_size);
+    close(fd);
+}
+END_TEST
+
 START_TEST(fault_page_says_why_it_cannot)
 {
     struct fault_page *page = NULL;
@@ -157,4 +191,4 @@ CHECK_MAIN("base/fault", CHECK_UNIT_S, fault_is_off_until_armed, fault_skips_the
            fault_sites_are_independent, fault_arming_again_starts_anew,
            fault_off_knows_a_trailing_star, fault_random_follows_its_seed,
            fault_counts_exactly_from_many_threads, fault_page_steers_another_process,
-           fault_page_says_why_it_cannot)
+           fault_site_without_a_name_gets_it_from_the_next, fault_page_says_why_it_cannot)
