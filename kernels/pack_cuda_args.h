@@ -65,8 +65,9 @@ struct pack_cuda_span_args {
 /*
  * The kernels' only parameter, by value: no copy has to be waited for. What would take a division
  * is worked out by the host: a launch is over sooner than cold code is fetched. Lists are closed
- * up, since parameters take time, too: of each kernel there is one with a short list, which begins
- * 0.5 us (4 KiB beside 1.5 KiB, H200) earlier.
+ * up, and of each kernel there is one with a short list: with parameters of 1.5 instead of 4 KiB
+ * one took 0.5 us less on one machine with an H200, and as long on another, whose launches take
+ * 2 us longer (tests/gpu/README.md).
  */
 struct pack_cuda_args {
     uint64_t rows;        /* of the whole layout */
