@@ -6,7 +6,8 @@ engine's pool.
 Hits: prompts are computed, then each is served, the engine's own prefix cache having been reset, from
 what the way keeps elsewhere, and at once again from the own cache; tokens and their log probabilities
 have to be equal. There are more of them than the GPU tier holds, so that the first ones come from the
-host tier.
+host tier. Those that are all in the GPU tier are loaded both ways by turns: a step waits for the load, and
+it goes on beside the steps.
 
 Arrivals: eight streams decode while 32 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each. Warm: requests behind eight shared prefixes of 2048 tokens,
@@ -41,6 +42,8 @@ BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT = 8, 256, 32, 2048, 0
 SHARED, OWN, REQUESTS, AT_ONCE, WARM_OUTPUT = 8, 128, 128, (16, 32), 32
 LENGTHS, MADE, OVER = (4096, 7936), 8, 1.6  # OVER: of what the GPU tier holds
 MOST = 60  # prompts of a length
+AGAIN = 8  # times that one of them is loaded in each way
+BOTH = {"steps wait": True, "beside the steps": False}
 OVERFLOW = 8 << 20  # bytes of the GPU tier
 # Of the daemon, told for each workload: blocks that got room, and without a wait for it.
 FIGURES = ("admitted_blocks", "admitted_at_once", "skipped_blocks", "demotions", "promotions")
@@ -120,7 +123,8 @@ class Way:
 
 
 def hits(name, way, length):
-    """{where it was: ([computed], [own], [loaded], all equal)}, s; None when the engine failed."""
+    """{where it was: ([computed], [own], [loaded], [equal], [share of the own hit's tokens])}, s; None
+    when the engine failed."""
     n = int(OVER * SLAB[name] * 2**30 / (length * TOKEN_BYTES[name])) + 1
     n = min(MOST, n) if way.way == "kvcached" else 6
     seeds = [(length * 100 + i, length) for i in range(-1, n)]
@@ -136,11 +140,30 @@ def hits(name, way, length):
         if way.way == "kvcached" and loaded[2]:
             share = loaded[3] if loaded[3] is not None else 0.0
             where = "GPU tier" if share == 1 else "host tier" if share == 0 else "both tiers"
-        record = found.setdefault(where, ([], [], [], []))
-        for have, one in zip(record, (cold, own, loaded)):
-            have.append(one[0])
-        record[3].append(own[1] == loaded[1] and own[2] > 0)
+        note(found, where, cold, own, loaded)
+        if where == "GPU tier" and not both(found, way, seed, cold):
+            return None
     return found
+
+
+def note(found, where, cold, own, loaded):
+    values = cold[0], own[0], loaded[0], own[1] == loaded[1], loaded[2] / max(own[2], 1)
+    for have, one in zip(found.setdefault(where, tuple([] for _ in values)), values):
+        have.append(one)
+
+
+def both(found, way, seed, cold):
+    """What steps wait for and what goes on beside them, in turns of A B B A."""
+    for turn in range(AGAIN):
+        for how in list(BOTH)[:: 1 if turn % 2 else -1]:
+            way.call("waits", BOTH[how])
+            loaded = way.call("one", seed, MADE, True)
+            own = way.call("one", seed, MADE, False)
+            if None in (loaded, own):
+                return False
+            note(found, f"GPU tier, {how}", cold, own, loaded)
+    way.call("waits", None)
+    return True
 
 
 def hit_rows(name, ways, lengths, output):
@@ -149,13 +172,14 @@ def hit_rows(name, ways, lengths, output):
         for length in lengths:
             found = hits(name, way, length)
             output[f"{name} {way.way} {length}"] = found
-            for where, (cold, own, loaded, equal) in (found or {}).items():
+            for where, (cold, own, loaded, equal, share) in (found or {}).items():
                 ratio, low, high = change([[a] for a in loaded], [[b] for b in own])
                 rows.append([
                     name, way.way, where, length, len(cold), kit.spread(cold, 1e3),
                     kit.spread(own, 1e3), kit.spread(loaded, 1e3),
                     f"{kit.median(loaded) / kit.median(own):.2f} "
-                    f"({1 + low:.2f} to {1 + high:.2f})", f"{sum(equal)} of {len(equal)}"])
+                    f"({1 + low:.2f} to {1 + high:.2f})", f"{sum(equal)} of {len(equal)}",
+                    f"{min(share):.2f}"])
                 print("   ", *rows[-1], flush=True)
     return rows
 
@@ -257,7 +281,7 @@ def measure(name, ways, said, wanted, end, output):
             kit.table(
                 f"vLLM: ms to the first token; {kit.machine()}",
                 ["model", "way", "from", "tokens", "prompts", "computed", "own prefix cache",
-                 "loaded", "over own", "equal"], rows)
+                 "loaded", "over own", "equal", "of the own hit, at least"], rows)
     left = workloads(ways, wanted)
     while left:
         what, some, share, call = left.pop(0)

@@ -177,7 +177,7 @@ class Engine:
             Qwen3NextForCausalLM.set_moe_parameters = lambda self: None  # it has none
         self.llm = vllm.LLM(self.folder, **self._arguments())
         self.engine = self.llm.llm_engine
-        self._sides = self._share = None
+        self._sides = self._share = self._beside = None
         self._watch()
         self._clocks = {
             side: Clock(side, self._connector(side == "worker"))
@@ -389,6 +389,13 @@ class Engine:
         if self._sides is None:
             self._sides = ends[0]._scheduler, ends[1]._worker
         ends[0]._scheduler, ends[1]._worker = self._sides if on else (None, None)
+
+    def waits(self, on):
+        """Whether steps wait for loads from the GPU tier; None: as the connector has decided."""
+        even = self._connector()._scheduler.break_even
+        if self._beside is None:
+            self._beside = even.beside
+        even.beside = self._beside if on is None else not on
 
     def away(self, rank):
         """That rank finds no daemon; -1: all do."""
