@@ -72,6 +72,7 @@ def install(fixed_seed=True):
     _module(base + ".metrics", KVConnectorStats=KVConnectorStats)
     _module("vllm.distributed.parallel_state")
     _module("vllm.v1.core.sched.scheduler", Scheduler=type("Scheduler", (), {}))
+    _module("vllm.v1.engine.core", EngineCore=type("EngineCore", (), {}))
     content = {"DEFAULT_NONE_HASH_SEED": "fixed"} if fixed_seed else {}
     _module(
         "vllm.v1.core.kv_cache_utils",

@@ -10,7 +10,7 @@ messages.py is what travels between the two; requests.py names a request's block
 vLLM's own hashes are of no use to other engines; layout.py reads vLLM's configuration; breakeven.py
 knows which prefixes are worth loading, from what passes.py measures; lately.py, which blocks need not
 be named again. entries.py, layers.py and spill.py cut saves and loads into what the library takes;
-streams.py says what they run beside; repairs.py mends vLLM.
+streams.py says what they run beside; resets.py, what new weights end; repairs.py mends vLLM.
 """
 
 from typing import Any

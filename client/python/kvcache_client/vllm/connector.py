@@ -21,7 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 
-from . import layout, repairs
+from . import layout, repairs, resets
 from .messages import RankInfo, StepOrders, StepReport
 from .options import options_of
 from .scheduler import SchedulerSide
@@ -210,6 +210,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
                     "kvcached: kv_load_failure_policy is not recompute: a block that cannot be "
                     "loaded fails its request"
                 )
+            resets.of_the_engine()
             self._scheduler = self._make_scheduler()
 
     def _make_scheduler(self) -> Optional[SchedulerSide]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
+from ..client import Client
+from ..memory import Slice
+from ..parts import Part, Rule
 from .breakeven import LoadCost, slowest
 
 #: Block ids of one group; None: the group has no such block (vLLM's null block).
@@ -23,6 +26,14 @@ class PartInfo:
     name: str
     family: bytes
     at_ends: bool = False  #: states are there only where a step ended
+
+    def register(self, client: Client, slices: Sequence[Slice] = (), blocks: int = 0) -> Part:
+        """slices: in memory; a scheduler has none."""
+        return client.register(
+            self.digest, slices or [Slice(0, size, size, dtype) for size, dtype in self.slices],
+            blocks=blocks, block_tokens=self.block_tokens, rule=Rule(self.rule), window=self.window,
+            name=self.name, family=self.family,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,6 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set,
 from ..client import Client, Role
 from ..errors import DeadlineError, KvcacheError, SessionError, StaleError
 from ..leases import Lease
-from ..memory import Slice
 from ..names import KEY_BYTES
 from ..parts import Part, Rule
 from .breakeven import BreakEven
@@ -27,6 +26,7 @@ from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
 from .requests import ExtraKeys, Names, State, group_ids, no_extra_keys
+from .resets import Resets
 
 log = logging.getLogger("kvcache_client.vllm")
 
@@ -76,6 +76,7 @@ class SchedulerSide:
         self._save_every = options.save_every or max(1, block_tokens // 2)
         self._late: List[State] = []  # ended, perhaps with a lease that nobody knows
         self._late_at = 0.0
+        self._resets = Resets()
         self._link = Link(connect or self._connect, self._register, options.retry_s)
 
     # Starting.
@@ -114,16 +115,8 @@ class SchedulerSide:
     def _register(self, client: Client) -> None:
         for part in self._parts:
             part.renew()
-        if self._parts:
-            return
-        self._parts = [
-            client.register(
-                info.digest, [Slice(0, size, size, dtype) for size, dtype in info.slices], blocks=0,
-                block_tokens=info.block_tokens, rule=Rule(info.rule), window=info.window,
-                name=info.name, family=info.family,
-            )
-            for info in self._all
-        ]
+        self._parts = self._parts or [info.register(client) for info in self._all]
+        self._resets.carry_out(client, self._parts)
 
     def close(self) -> None:
         self._link.close()
@@ -214,6 +207,8 @@ class SchedulerSide:
         return lease.gpu < lease.blocks or self.break_even.beside
 
     def _look_up(self, state: State, n: int) -> Optional[Lease]:
+        if self._resets.due:
+            self._renew()
         client = self._link.ready()
         if client is None:
             return None
@@ -481,19 +476,23 @@ class SchedulerSide:
 
     def reset(self) -> bool:
         """reset_cache: everything saved before is a miss, and what requests have by now is not
-        saved any more."""
-        client = self._link.get()
+        saved any more. It never fails: a daemon that cannot be told of it now is told before anything
+        is looked up there again."""
+        if not self._ranks:
+            return True
         self._lately.clear()
         for state in self._requests.values():
             self._drop(state)
             state.saved, state.named, state.outdated = 0, None, bool(state.blocks)
-        if client is None:
-            return False
+        self._resets.ask()
+        client = self._link.get()
         try:
-            for part in self._parts:
-                part.renew()
-                client.flush(part)
+            if client is not None:
+                self._register(client)
         except KvcacheError as error:
             self._failed(error)
-            return False
+        if self._resets.due:
+            log.warning("kvcached: the daemon cannot be told of a reset now; nothing is looked up "
+                        "until it has been")
+            self._renew()
         return True

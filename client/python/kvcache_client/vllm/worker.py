@@ -135,16 +135,8 @@ class WorkerSide:
             self._cost = self._report.cost = self._measure(client)
         for part in self._parts:
             part.renew()
-        if self._parts:
-            return
-        self._parts = [
-            client.register(
-                g.info.digest, g.slices, blocks=g.blocks, block_tokens=g.info.block_tokens,
-                rule=Rule(g.info.rule), window=g.info.window, name=g.info.name,
-                family=g.info.family,
-            )
-            for g in self.groups
-        ]
+        self._parts = self._parts or [
+            g.info.register(client, g.slices, g.blocks) for g in self.groups]
 
     def _measure(self, client: Client) -> LoadCost:
         """What loads cost: copies of this device, and the answers of the daemon to a lookup, an

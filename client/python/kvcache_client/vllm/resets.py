@@ -1,0 +1,55 @@
+"""reset_cache: what was saved before is a miss, however long the daemon cannot be told so, and also
+where vLLM clears its caches without a word to the connector."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any, Sequence
+
+from ..client import Client
+from ..parts import Part
+
+log = logging.getLogger("kvcache_client.vllm")
+
+
+class Resets:
+    """Those that were asked for, and those that the daemon has carried out. They are counted, since
+    what sets up a connection runs in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._asked = self._done = 0
+
+    def ask(self) -> None:
+        self._asked += 1
+
+    @property
+    def due(self) -> bool:
+        """Until then nothing that is found may be loaded."""
+        return self._asked != self._done
+
+    def carry_out(self, client: Client, parts: Sequence[Part]) -> None:
+        asked = self._asked
+        if self._done != asked:
+            for part in parts:
+                client.flush(part)
+            self._done = asked
+
+
+def of_the_engine() -> None:
+    """vLLM 0.20 clears its own caches alone when generation is paused for new weights, or when it is
+    put to sleep; later versions reset the connector then."""
+    from vllm.v1.engine import core
+
+    kind: Any = getattr(core, "EngineCore", None)
+    theirs: Any = getattr(kind, "_reset_caches", None)
+    if theirs is None or "reset_connector" in inspect.signature(theirs).parameters:
+        return
+
+    def reset(self: Any, *arguments: Any, reset_connector: bool = True, **keywords: Any) -> None:
+        theirs(self, *arguments, **keywords)
+        if reset_connector:
+            self.scheduler.reset_connector_cache()
+
+    kind._reset_caches = reset
+    log.info("kvcached: pausing for new weights resets the connector, too")
