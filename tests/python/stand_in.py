@@ -178,6 +178,7 @@ class Request:
         self.all_token_ids = list(tokens)
         self.num_prompt_tokens = len(self.all_token_ids)
         self.adapter, self.cache_salt, self._seed = adapter, salt, seed
+        self.lora_request = adapter and types.SimpleNamespace(lora_name=adapter, lora_path="/" + adapter)
         self.kv_transfer_params = None
         self.skip_reading_prefix_cache = False
         self.mm_features = []
@@ -192,7 +193,7 @@ class Request:
         hashes, parent = [], hashlib.sha256(self._seed).digest()
         for i in range(self.num_tokens // TOKENS):
             block = self.all_token_ids[i * TOKENS : (i + 1) * TOKENS]
-            extra = (self.adapter, self.cache_salt if i == 0 else None)
+            extra, _ = generate_block_hash_extra_keys(self, i * TOKENS, (i + 1) * TOKENS, 0)
             parent = hashlib.sha256(parent + repr((block, extra)).encode()).digest()
             hashes.append(parent)
         return hashes

@@ -134,8 +134,14 @@ class Groups(Case):
             name(model_config__dtype="torch.bfloat16"), name(cache_config__cache_dtype="fp8"),
             name(model_config__quantization="awq"), name(model_config__revision="r"),
             name(model_config__hf_text_config=types.SimpleNamespace(rope_theta=1)),
+            name(model_config__hf_text_config=types.SimpleNamespace(max_position_embeddings=9)),
             name(Rank(0, 2, 0, 1, 0, 2), parallel_config__cp_kv_cache_interleave_size=2),
         ]
+        # Other factors for longer contexts, in all of an engine that is made for them.
+        long = types.SimpleNamespace(rope_parameters={"rope_type": "longrope"})
+        with mock.patch.object(config.model_config, "hf_text_config", long, create=True):
+            names += [name(model_config__max_model_len=n) for n in (4096, 8192)]
+        self.assertEqual(name(model_config__max_model_len=4096), names[0])
         with mock.patch.object(config, "speculative_config", drafter.speculative_config):
             names.append(name())
         self.assertEqual(len(set(names)), len(names))
@@ -226,6 +232,21 @@ class Groups(Case):
         self.assertIn("calculate_kv_scales", said.output[0])
         for _ in range(2):
             self.assertEqual(engine.serve(Request(prompt(20, 78))), 0)
+
+    def test_what_does_not_follow_from_its_prefix_is_refused(self):
+        """vLLM takes its own prefix cache from such models: blocks follow from later tokens, or
+        outputs from more than the blocks."""
+        engine = self.engine(self.daemon())
+        config, cache = engine.config, engine.cache
+        self.assertEqual(block_tokens(config, cache), TOKENS)
+        with mock.patch.object(cache.kv_cache_groups[0].kv_cache_spec, "non_causal", True,
+                               create=True), self.assertRaisesRegex(LayoutError, "not causal"):
+            block_tokens(config, cache)
+        with mock.patch.object(config.cache_config, "enable_prefix_caching", False):
+            self.assertEqual(block_tokens(config, cache), TOKENS)  # somebody wanted it so
+            with mock.patch.object(config.model_config, "is_prefix_caching_supported", False,
+                                   create=True), self.assertRaisesRegex(LayoutError, "prefixes"):
+                block_tokens(config, cache)
 
     def test_a_layout_that_is_not_known_is_refused(self):
         daemon = self.daemon()

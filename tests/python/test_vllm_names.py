@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from unittest import mock
 
 import stand_in
@@ -71,6 +72,39 @@ class Names(Case):
         with mock.patch.dict(
                 engine.config.cache_config.__dict__, {"prefix_match_unit": 2}):
             self.assertEqual(_hashing(engine.config, None), (True, "kvcache_client chain 1"))
+
+    def test_a_salt_is_not_an_adapter_of_that_name(self):
+        """vLLM before 0.33 puts both into its hashes as bare words, and adapters without their path."""
+        for own in (False, True):
+            engine, tokens = self.engine(self.daemon(), extra={"own_hashes": own}), prompt(20)
+            one = Request(tokens, adapter="a")
+            engine.serve(one)
+            other = Request(tokens, adapter="a")
+            other.lora_request = types.SimpleNamespace(lora_name="a", lora_path="/b")
+            for request in (Request(tokens, salt="a"), other):
+                self.assertEqual(request.block_hashes[0], one.block_hashes[0])
+                self.assertEqual(engine.serve(request), 0)
+            self.assertEqual(engine.serve(Request(tokens, adapter="a")), 16)
+
+    def test_images_that_are_only_numbered_are_not_cached(self):
+        """As vLLM does in an engine that caches neither prefixes nor inputs: other engines have the
+        same numbers."""
+        plain = stand_in.config
+
+        def without(*arguments, **how):
+            config = plain(*arguments, **how)
+            config.cache_config.enable_prefix_caching = False
+            return config
+
+        daemon, tokens = self.daemon(), prompt(20)
+        image = [types.SimpleNamespace(identifier="renderer0-mm-0-image-0")]
+        with mock.patch.object(stand_in, "config", without):
+            engine = self.engine(daemon)
+        for _ in range(2):
+            self.assertEqual(engine.serve(Request(tokens, mm_features=image)), 0)
+        self.assertEqual(self.figures(daemon)["blocks"], 0)
+        engine.serve(Request(tokens))
+        self.assertEqual(engine.serve(Request(tokens)), 16)
 
     def F42_chain_vectors(self):
         """Equal in every process and every Python, and in C (unit/chain)."""

@@ -230,6 +230,8 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         return SchedulerSide(
             self._options, tokens, own_hashes=self._own_hashes, extra_keys=_extra_keys,
             looks_ahead=drafter is not None and bool(drafter.use_eagle()), synchronous=synchronous,
+            # Without any cache of its own vLLM numbers them in each engine.
+            inputs_named=bool(self._config.cache_config.enable_prefix_caching),
         )
 
     @property

@@ -159,10 +159,23 @@ def tokens_of(config: Any, spec: Any) -> int:
     return int(spec.block_size * getattr(parallel, "decode_context_parallel_size", 1))
 
 
+def _check_prefixes(config: Any, cache: Any) -> None:
+    """Blocks have to follow from the tokens up to their end, and outputs from the blocks and what is
+    computed behind them."""
+    specs = [s for g in cache.kv_cache_groups
+             for s in _layers_of(g.kv_cache_spec, g.layer_names).values()]
+    if any(getattr(spec, "non_causal", False) for spec in specs):
+        raise LayoutError("blocks of attention that is not causal follow from later tokens, too")
+    if not config.cache_config.enable_prefix_caching and not getattr(
+            config.model_config, "is_prefix_caching_supported", True):
+        raise LayoutError("vLLM does not cache prefixes of this model either")
+
+
 def block_tokens(config: Any, cache: Any) -> int:
     """The tokens of a block, which all groups have to agree on."""
     if getattr(config.cache_config, "calculate_kv_scales", False):
         raise LayoutError("scales that each engine finds for itself (calculate_kv_scales)")
+    _check_prefixes(config, cache)
     for group in cache.kv_cache_groups:
         role = getattr(group, "role", None)
         if getattr(group, "host_resident", False) or not getattr(group, "enable_kv_transfer", True):
@@ -230,7 +243,10 @@ def namespace(
     numbers = _numbers(list(layers)) or [0]
     names = hashlib.sha256("\n".join(sorted(layers)).encode()).hexdigest()[:16]
     text = getattr(m, "hf_text_config", None)
-    rope = [getattr(text, f, None) for f in ("rope_theta", "rope_scaling", "rope_parameters")]
+    rope = [getattr(text, f, None) for f in ("rope_theta", "rope_scaling", "rope_parameters",
+                                             "max_position_embeddings")]
+    if "longrope" in str(rope):  # other factors from some length on that an engine is made for
+        rope.append(getattr(m, "max_model_len", None))
     return Namespace(
         model=model,
         weights=f"{getattr(m, 'revision', None)} layers {names} "

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
 
 from .. import names
@@ -74,6 +75,18 @@ def no_extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any,
     return (None if adapter is None and salt is None else (adapter, salt)), inputs
 
 
+def _whose(request: Any) -> bytes:
+    """Of a request with an adapter or a salt what sets its blocks apart from all others. Engines that
+    put both into their hashes as bare words do not tell a salt from an adapter of that name, nor
+    adapters that have the same one."""
+    adapter, salt = getattr(request, "lora_request", None), getattr(request, "cache_salt", None)
+    if adapter is None and not salt:
+        return b""
+    return chain.encode([
+        None if one is None else str(one) for one in (
+            getattr(adapter, "lora_name", None), getattr(adapter, "lora_path", None), salt)])
+
+
 class Names:
     """own_hashes: request.block_hashes are of no use; extra_keys: belong into an own chain."""
 
@@ -85,7 +98,10 @@ class Names:
         """Names as many of the first n blocks as can be; how many have a name."""
         have = len(state.keys) // KEY_BYTES
         if have < n:
-            state.keys += names.keys(self._hashes(state, have, n))
+            hashes, whose = self._hashes(state, have, n), _whose(state.request)
+            if whose:
+                hashes = [hashlib.sha256(whose + h).digest() for h in hashes]
+            state.keys += names.keys(hashes)
         return min(n, len(state.keys) // KEY_BYTES)
 
     def _hashes(self, state: State, first: int, n: int) -> Iterable[bytes]:

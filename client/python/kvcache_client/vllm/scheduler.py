@@ -37,8 +37,8 @@ HOLD_S = 1.0  # until a lease that waits is asked about again: a flush may have 
 class SchedulerSide:
     """One a scheduler. own_hashes: request.block_hashes are of no use; extra_keys: what belongs
     into an own chain; looks_ahead: a drafter's KV of a token follows from the next token too, so
-    that the last block of a prefix is not what its name says. synchronous: a step may wait for a load
-    from the GPU tier, since the engine recovers when it fails."""
+    that the last block of a prefix is not what its name says. synchronous: a step may wait for a
+    load, since the engine recovers when it fails. inputs_named: images are named by their content."""
 
     def __init__(
         self,
@@ -49,12 +49,13 @@ class SchedulerSide:
         extra_keys: ExtraKeys = no_extra_keys,
         looks_ahead: bool = False,
         synchronous: bool = True,
+        inputs_named: bool = True,
         connect: Optional[Callable[[], Client]] = None,
     ) -> None:
         self.options, self.block_tokens = options, block_tokens
         self._blocks = Names(block_tokens, own_hashes, extra_keys)
         self.looks_ahead = looks_ahead
-        self.synchronous = synchronous
+        self.synchronous, self._inputs_named = synchronous, inputs_named
         self.counts: Dict[str, int] = dict.fromkeys(
             ("lookups", "hit_requests", "hit_tokens", "late_lookups", "failed_lookups", "declined",
              "asked_peers", "peer_blocks", "ordered_loads", "ordered_saves", "failed_blocks",
@@ -130,6 +131,7 @@ class SchedulerSide:
             and parameters.get("kvcached", True)
             and getattr(request, "prompt_embeds", None) is None
             and not getattr(request, "resumable", False)
+            and (self._inputs_named or not getattr(request, "mm_features", None))
         )
 
     def _state(self, request: Any) -> State:
@@ -492,7 +494,6 @@ class SchedulerSide:
         except KvcacheError as error:
             self._failed(error)
         if self._resets.due:
-            log.warning("kvcached: the daemon cannot be told of a reset now; nothing is looked up "
-                        "until it has been")
+            log.warning("kvcached: the daemon cannot be told of a reset now, and is not asked before")
             self._renew()
         return True
