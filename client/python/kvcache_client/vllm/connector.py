@@ -23,7 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStat
 
 from . import layout, repairs, resets
 from .messages import RankInfo, StepOrders, StepReport
-from .options import options_of
+from .options import Options, options_of
 from .scheduler import SchedulerSide
 from .streams import NoStreams, TorchStreams
 from .worker import WorkerSide
@@ -85,6 +85,14 @@ def _log_as_vllm() -> None:
     if not ours.hasHandlers() and theirs.handlers:
         ours.handlers = list(theirs.handlers)
         ours.setLevel(theirs.getEffectiveLevel())
+
+
+def _options(transfer: Any) -> Options:
+    """Of the role, too: kv_producer, kv_consumer, or kv_both."""
+    said = options_of(transfer.kv_connector_extra_config or {})
+    role = getattr(transfer, "kv_role", None)
+    return dataclasses.replace(
+        said, save=said.save and role != "kv_consumer", load=said.load and role != "kv_producer")
 
 
 def _pieces(config: Any) -> bool:
@@ -188,7 +196,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         _log_as_vllm()
         transfer = vllm_config.kv_transfer_config
-        self._options = options_of(transfer.kv_connector_extra_config or {})
+        self._options = _options(transfer)
         self._config, self._cache = vllm_config, kv_cache_config
         self._own_hashes, self._hashes = _hashing(vllm_config, self._options.own_hashes)
         self._model = self._options.model or str(vllm_config.model_config.model)
@@ -430,12 +438,12 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> Optional[KVConnectorStats]:
         return KvcacheStats(data=dict(data or {}))
 
-    def _log_line(self) -> None:
+    def _log_line(self, last: bool = False) -> None:
         now, every = time.monotonic(), self._options.log_s
-        if not every or now < self._logged_at + every:
+        if not every or not last and now < self._logged_at + every:
             return
         counts = self._counts()
-        if counts != self._logged:
+        if counts != self._logged and any(counts.values()):
             said = {**counts, **self._figures()}
             log.info("kvcached: %s", " ".join(f"{k}={n}" for k, n in said.items() if n))
         self._logged, self._logged_at = counts, now
@@ -444,6 +452,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         return ()
 
     def shutdown(self) -> None:
+        self._log_line(last=True)
         for side in (self._scheduler, self._worker):
             if side is not None:
                 side.close()

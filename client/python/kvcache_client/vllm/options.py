@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, Optional
 
+MOST = (1 << 31) - 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -17,7 +19,8 @@ class Options:
     lease_ms: int = 30000  #: how long a prefix is kept for a request that was told of it
     retry_s: float = 5.0  #: between attempts to reach a daemon that is away
     min_tokens: Optional[int] = None  #: a shorter gain is computed, not loaded [what was measured]
-    save: bool = True  #: false: only load
+    save: bool = True  #: false: only load [kv_role]
+    load: bool = True  #: false: only save [kv_role]
     save_decoded: bool = True  #: also blocks with generated tokens (multi-turn)
     save_every: int = 0  #: those of all requests together, once in so many steps [half a block]
     verify: bool = True  #: compare checksums of what is loaded
@@ -28,7 +31,7 @@ class Options:
 
 
 def options_of(extra: Mapping[str, Any]) -> Options:
-    """ValueError names an option that does not exist, or has the wrong type."""
+    """ValueError names an option that does not exist, has the wrong type, or cannot be so large."""
     fields = {f.name: f for f in dataclasses.fields(Options)}
     for name, value in extra.items():
         if name not in fields:
@@ -43,4 +46,6 @@ def options_of(extra: Mapping[str, Any]) -> Options:
             continue
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise ValueError(f"kv_connector_extra_config: {name}: {value!r} is not of type {kind}")
+        if isinstance(value, (int, float)) and not 0 <= value <= MOST:
+            raise ValueError(f"kv_connector_extra_config: {name}: {value!r} is not in 0 to {MOST}")
     return Options(**extra)

@@ -156,7 +156,7 @@ class SchedulerSide:
             return 0, False
         state.computed, state.own = computed, computed // self.block_tokens
         n = self._blocks.known(state, (request.num_tokens - 1) // self.block_tokens)
-        if computed % self.block_tokens or n <= state.own or state.failed:
+        if computed % self.block_tokens or n <= state.own or state.failed or not self.options.load:
             self._drop(state)
             return 0, False
         if state.fetch and self._under_way(state):
