@@ -6,8 +6,8 @@ engine's pool.
 Hits: prompts are computed, then each is served, the engine's own prefix cache having been reset, from
 what the way keeps elsewhere, and at once again from the own cache; tokens and their log probabilities
 have to be equal. There are more of them than the GPU tier holds, so that the first ones come from the
-host tier. Those that are all in the GPU tier are loaded both ways by turns: a step waits for the load, and
-it goes on beside the steps.
+host tier. Before that, the first ones are loaded from the GPU tier both ways by turns: a step waits for
+the load, and it goes on beside the steps.
 
 Arrivals: eight streams decode while 32 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each. Warm: requests behind eight shared prefixes of 2048 tokens,
@@ -42,7 +42,7 @@ BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT = 8, 256, 32, 2048, 0
 SHARED, OWN, REQUESTS, AT_ONCE, WARM_OUTPUT = 8, 128, 128, (16, 32), 32
 LENGTHS, MADE, OVER = (4096, 7936), 8, 1.6  # OVER: of what the GPU tier holds
 MOST = 60  # prompts of a length
-AGAIN = 8  # times that one of them is loaded in each way
+NEAR, AGAIN = 4, 8  # so many of them, so many times in each way
 BOTH = {"steps wait": True, "beside the steps": False}
 OVERFLOW = 8 << 20  # bytes of the GPU tier
 # Of the daemon, told for each workload: blocks that got room, and without a wait for it.
@@ -97,11 +97,12 @@ class Way:
             print(f"  {self.way}: {what[0]} failed\n{str(why)[-3000:]}", flush=True)
             return None
 
-    def tier(self, what):
-        """The daemon with the tiers of that workload. Nothing stays in them when they change."""
+    def tier(self, what, fresh=False):
+        """The daemon with the tiers of that workload. Nothing stays in them when they change, nor
+        when they are to be fresh."""
         tiers = (OVERFLOW if what == "overflow" else self.usual,
                  "0" if what == "arrivals-gpu" else f"{self.pool}G")
-        if self.daemon is None or self.tiers == tiers:
+        if self.daemon is None or (self.tiers == tiers and not fresh):
             return
         self.tiers = tiers
         self.daemon.kill()
@@ -125,31 +126,36 @@ class Way:
 def hits(name, way, length):
     """{where it was: ([computed], [own], [loaded], [equal], [share of the own hit's tokens])}, s; None
     when the engine failed."""
-    n = int(OVER * SLAB[name] * 2**30 / (length * TOKEN_BYTES[name])) + 1
-    n = min(MOST, n) if way.way == "kvcached" else 6
-    seeds = [(length * 100 + i, length) for i in range(-1, n)]
-    computed = [way.call("one", seed, MADE, False) for seed in seeds]
-    way.call("settled")
-    found = {}
-    for seed, cold in reversed(list(zip(seeds, computed))[1:]):
-        loaded = way.call("one", seed, MADE, True)
-        own = way.call("one", seed, MADE, False)
-        if None in (cold, own, loaded):
+    whole = SLAB[name] * 2**30 / (length * TOKEN_BYTES[name])  # prompts that the GPU tier holds
+    n, near = (min(MOST, int(OVER * whole) + 1), min(NEAR, int(whole / 2))) if (
+        way.way == "kvcached") else (6, 0)
+    way.tier("hits", fresh=True)
+    seeds, computed, found = [(length * 100 + i, length) for i in range(-1, n)], [], {}
+    for i, seed in enumerate(seeds):
+        computed.append(way.call("one", seed, MADE, False))
+        way.call("settled")
+        if 0 < i <= near and not both(found, way, seed, computed[-1]):
             return None
-        where = "nowhere" if loaded[2] == 0 else "host tier"
-        if way.way == "kvcached" and loaded[2]:
-            share = loaded[3] if loaded[3] is not None else 0.0
-            where = "GPU tier" if share == 1 else "host tier" if share == 0 else "both tiers"
-        note(found, where, cold, own, loaded)
-        if where == "GPU tier" and not both(found, way, seed, cold):
+    for seed, cold in reversed(list(zip(seeds, computed))[1:]):
+        if not note(found, way, seed, cold):
             return None
     return found
 
 
-def note(found, where, cold, own, loaded):
+def note(found, way, seed, cold, how=""):
+    """A prompt loaded, and from the own cache."""
+    loaded = way.call("one", seed, MADE, True)
+    own = way.call("one", seed, MADE, False)
+    if None in (cold, own, loaded):
+        return False
+    where = "nowhere" if loaded[2] == 0 else "host tier"
+    if way.way == "kvcached" and loaded[2]:
+        share = loaded[3] if loaded[3] is not None else 0.0
+        where = "GPU tier" if share == 1 else "host tier" if share == 0 else "both tiers"
     values = cold[0], own[0], loaded[0], own[1] == loaded[1], loaded[2] / max(own[2], 1)
-    for have, one in zip(found.setdefault(where, tuple([] for _ in values)), values):
+    for have, one in zip(found.setdefault(where + how, tuple([] for _ in values)), values):
         have.append(one)
+    return True
 
 
 def both(found, way, seed, cold):
@@ -157,11 +163,8 @@ def both(found, way, seed, cold):
     for turn in range(AGAIN):
         for how in list(BOTH)[:: 1 if turn % 2 else -1]:
             way.call("waits", BOTH[how])
-            loaded = way.call("one", seed, MADE, True)
-            own = way.call("one", seed, MADE, False)
-            if None in (loaded, own):
+            if not note(found, way, seed, cold, f", {how}"):
                 return False
-            note(found, f"GPU tier, {how}", cold, own, loaded)
     way.call("waits", None)
     return True
 
@@ -177,8 +180,7 @@ def hit_rows(name, ways, lengths, output):
                 rows.append([
                     name, way.way, where, length, len(cold), kit.spread(cold, 1e3),
                     kit.spread(own, 1e3), kit.spread(loaded, 1e3),
-                    f"{kit.median(loaded) / kit.median(own):.2f} "
-                    f"({1 + low:.2f} to {1 + high:.2f})", f"{sum(equal)} of {len(equal)}",
+                    f"{1 + ratio:.2f} ({1 + low:.2f} to {1 + high:.2f})", f"{sum(equal)} of {len(equal)}",
                     f"{min(share):.2f}"])
                 print("   ", *rows[-1], flush=True)
     return rows
