@@ -74,7 +74,7 @@ class Names(Case):
             self.assertEqual(_hashing(engine.config, None), (True, "kvcache_client chain 1"))
 
     def test_a_salt_is_not_an_adapter_of_that_name(self):
-        """vLLM before 0.33 puts both into its hashes as bare words, and adapters without their path."""
+        """vLLM before 0.33 hashes both as bare words, and adapters without their path."""
         for own in (False, True):
             engine, tokens = self.engine(self.daemon(), extra={"own_hashes": own}), prompt(20)
             one = Request(tokens, adapter="a")
@@ -105,6 +105,15 @@ class Names(Case):
         self.assertEqual(self.figures(daemon)["blocks"], 0)
         engine.serve(Request(tokens))
         self.assertEqual(engine.serve(Request(tokens)), 16)
+
+    def test_models_may_have_any_name(self):
+        """Of which the daemon shows some 60 bytes."""
+        daemon, tokens = self.daemon(), prompt(30)
+        for i in range(4):
+            model = 50 * "\u044f\u6a21" + i * "x" + "\n"
+            engine = self.engine(daemon, extra={"model": model})
+            engine.serve(Request(tokens))
+            self.assertEqual(engine.serve(Request(tokens)), 28)
 
     def F42_chain_vectors(self):
         """Equal in every process and every Python, and in C (unit/chain)."""

@@ -20,6 +20,8 @@ from .layers import Layer
 from .messages import PartInfo
 from .worker import Group
 
+NAME_BYTES = 63
+
 
 class LayoutError(Exception):
     """Why this engine's KV cache cannot be stored."""
@@ -268,6 +270,12 @@ def namespace(
     )
 
 
+def _shown(model: str) -> str:
+    """Its end, as much as the daemon takes: for people."""
+    text = "".join(c if c.isprintable() else "?" for c in model)
+    return text.encode()[-NAME_BYTES:].decode(errors="ignore")
+
+
 def groups_of(
     config: Any, cache: Any, tensors: Dict[str, Any], rank: Rank, model: str, hashes: str,
     cross_layer: Any = None,
@@ -292,7 +300,7 @@ def groups_of(
         modes = {getattr(spec, "mamba_cache_mode", "") for spec in layers.values()}
         info = PartInfo(
             namespace(config, model, hashes, layers, rank, arranged).digest(),
-            tuple((s.bytes, s.dtype) for s in slices), tokens, int(rule), window, model[-63:],
+            tuple((s.bytes, s.dtype) for s in slices), tokens, int(rule), window, _shown(model),
             family, "align" in modes,
         )
         groups.append(Group(info, tuple(slices), int(cache.num_blocks), tuple(ranges)))
