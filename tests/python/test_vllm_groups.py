@@ -199,6 +199,17 @@ class Groups(Case):
         with self.assertRaises(LayoutError):
             block_tokens(engine.config, engine.cache)
 
+    def test_groups_that_context_parallel_ranks_do_not_divide_have_other_blocks(self):
+        """vLLM 0.33 divides a model's blocks among them, but not a drafter's."""
+        engine = self.engine(self.daemon(), states("all"))
+        engine.config.parallel_config.decode_context_parallel_size = 2
+        full, state = (g.kv_cache_spec for g in engine.cache.kv_cache_groups)
+        state.block_size = 2 * TOKENS
+        self.assertEqual(block_tokens(engine.config, engine.cache), 2 * TOKENS)
+        full.dcp_sharded = False
+        with self.assertRaisesRegex(LayoutError, r"blocks of \[4, 8\] tokens"):
+            block_tokens(engine.config, engine.cache)
+
     def test_blocks_that_have_slid_out_of_a_window_are_not_saved(self):
         """By then they may be another request's: only what the next token sees is named."""
         from kvcache_client.vllm.requests import group_ids

@@ -69,9 +69,12 @@ class Names(Case):
         engine = self.engine(daemon, extra={"own_hashes": False})
         for one in (tokens, other, tokens):
             self.assertEqual(engine.serve(Fine(one)), 0)
-        with mock.patch.dict(
-                engine.config.cache_config.__dict__, {"prefix_match_unit": 2}):
-            self.assertEqual(_hashing(engine.config, None), (True, "kvcache_client chain 1"))
+        own, its = (True, "kvcache_client chain 1"), _hashing(engine.config, None)
+        for fields, found in (({"prefix_match_unit": 2}, own), ({"hash_block_size": 2}, own),
+                              ({"prefix_match_unit": None, "hash_block_size": 4}, its)):
+            with mock.patch.dict(engine.config.cache_config.__dict__, fields):
+                self.assertEqual(_hashing(engine.config, None), found)
+        self.assertNotEqual(own, its)
 
     def test_a_salt_is_not_an_adapter_of_that_name(self):
         """vLLM before 0.33 hashes both as bare words, and adapters without their path."""

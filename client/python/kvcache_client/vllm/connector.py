@@ -96,7 +96,10 @@ def _options(transfer: Any) -> Options:
 
 
 def _pieces(config: Any) -> bool:
-    return getattr(config.cache_config, "prefix_match_unit", None) is not None
+    """Whether vLLM was told to hash shorter pieces than blocks. 0.20 has another word for it, which
+    later versions use for what comes of it."""
+    cache = config.cache_config
+    return getattr(cache, "prefix_match_unit", getattr(cache, "hash_block_size", None)) is not None
 
 
 def _writes_early(config: Any, cache: Any) -> bool:

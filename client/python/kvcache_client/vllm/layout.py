@@ -154,11 +154,10 @@ def cross_layer_slices(tensor: Any, blocks: int) -> Tuple[List[Slice], int]:
 
 def tokens_of(config: Any, spec: Any) -> int:
     """Tokens of a block as the scheduler counts them: context parallel ranks share a block, but
-    each of them has whole states."""
-    parallel = config.parallel_config
-    if "MambaSpec" in _kinds(spec):
-        return int(spec.block_size)
-    return int(spec.block_size * getattr(parallel, "decode_context_parallel_size", 1))
+    each of them has whole states, and all of what vLLM says is not divided (a drafter's, say)."""
+    divided = getattr(spec, "dcp_sharded", "MambaSpec" not in _kinds(spec))
+    ranks = getattr(config.parallel_config, "decode_context_parallel_size", 1)
+    return int(spec.block_size * (ranks if divided else 1))
 
 
 def _check_prefixes(config: Any, cache: Any) -> None:
