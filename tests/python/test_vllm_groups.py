@@ -276,6 +276,16 @@ class Groups(Case):
         self.assertEqual(block_axis((2, 800, 8), 400), 1)
         self.assertEqual(block_axis((400, 2, 8), 400), 0)
 
+    def test_a_version_with_other_fields_is_refused(self):
+        """With a line in the log, and the engine runs on."""
+        for field in ("page_size_bytes", "block_size"):
+            spec = stand_in.FullAttentionSpec()
+            setattr(spec, field, None)
+            with self.assertLogs("kvcache_client.vllm", "ERROR") as said:
+                engine = self.engine(self.daemon(), [spec])
+            self.assertIn("not used: ", said.output[0])
+            self.assertEqual([engine.serve(Request(prompt(20, 79))) for _ in range(2)], [0, 0])
+
     def test_a_page_that_is_not_all_there_is_refused(self):
         class Wide(stand_in.FullAttentionSpec):
             pass

@@ -33,6 +33,10 @@ log = logging.getLogger("kvcache_client.vllm")
 
 NOW = "_now_"
 
+# Why an engine goes without: what is said of its layout, where vLLM has other fields than those that
+# are known, or there is no libkvcache (OSError).
+NOT_USED = (layout.LayoutError, ValueError, TypeError, LookupError, AttributeError, OSError)
+
 
 class KvcacheMetadata(KVConnectorMetadata):
     """The orders of one step."""
@@ -227,7 +231,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     def _make_scheduler(self) -> Optional[SchedulerSide]:
         try:
             tokens = layout.block_tokens(self._config, self._cache)
-        except layout.LayoutError as why:
+        except NOT_USED as why:
             log.error("kvcached: not used: %s", why)
             return None
         if self._several and not self._by_request and not repairs.failed_loads():
@@ -275,7 +279,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
                 self._config, self._cache, tensors, _rank(self._config), self._model, self._hashes,
                 cross_layer,
             )
-        except (layout.LayoutError, ValueError, OSError) as why:  # OSError: no libkvcache
+        except NOT_USED as why:
             log.error("kvcached: not used: %s", why)
             groups, self._why = [], str(why)
         self._worker = WorkerSide(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
-from ..names import KEY_BYTES
+from ..names import KEY_BYTES, join
 from ..saves import KeyState, SaveEntry
 
 SKIPPED = int(KeyState.SKIPPED)
@@ -14,7 +14,8 @@ def skipped(entries: Sequence[SaveEntry], states: bytes) -> List[SaveEntry]:
     """What was skipped of a save, without blocks that are absent. states: a byte a key."""
     found, at = [], 0
     for entry in entries:
-        keys, n = bytes(entry.keys), len(entry.keys) // KEY_BYTES
+        keys = join(entry.keys)
+        n = len(keys) // KEY_BYTES
         if SKIPPED in states[at : at + n]:
             which = [i for i in range(n)
                      if states[at + i] == SKIPPED and entry.blocks[i] is not None]
