@@ -29,6 +29,8 @@ ELSEWHERE = {
     "supports_sleep_mode": lambda e: (e.config.kv_transfer_config,),
     "get_mem_pool_context": lambda e: (),
     "finish_forward": lambda e: (),
+    "unregister_kv_caches": lambda e: (),
+    "restore_kv_caches": lambda e: (),
     "reset_capture_state": lambda e: (),
     "build_prom_metrics": lambda e: (e.config, {}, [], {}),
     "has_pending_push_work": lambda e: (),
@@ -42,8 +44,6 @@ NEVER = {
     "set_xfer_handshake_metadata": "in place of the one for pipelines, or the other way round",
     "set_xfer_handshake_metadata_pp_aware": "in place of the other",
     "request_finished": "in place of the one for all groups, which calls it here",
-    "unregister_kv_caches": "of those that sleep",
-    "restore_kv_caches": "of those that sleep",
     "get_loaded_kv_cache_group_ids": "of those that load single groups",
     "register_finished_partial_tail": "of those that keep pieces of blocks",
 }
