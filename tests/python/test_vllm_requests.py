@@ -317,7 +317,7 @@ class Requests(Case):
                        {"resumable": True}):
             engine.serve(Request(tokens, **fields))
         self.assertEqual(self.figures(daemon)["blocks"], 0)
-        engine.serve(Request(tokens))
+        engine.serve(Request(tokens, kv_transfer_params="kvcached"))
         self.assertEqual(engine.serve(Request(tokens, skip_reading_prefix_cache=True)), 0)
         self.assertEqual(engine.serve(Request(tokens)), 16)
 

@@ -125,10 +125,10 @@ class SchedulerSide:
     # Names of blocks.
 
     def _usable(self, request: Any) -> bool:
-        parameters = getattr(request, "kv_transfer_params", None) or {}
+        given = getattr(request, "kv_transfer_params", None)  # whatever a client has sent
         return bool(
             self._ranks
-            and parameters.get("kvcached", True)
+            and (not isinstance(given, dict) or given.get("kvcached", True))
             and getattr(request, "prompt_embeds", None) is None
             and not getattr(request, "resumable", False)
             and (self._inputs_named or not getattr(request, "mm_features", None))
