@@ -37,8 +37,8 @@ class Resets:
 
 
 def of_the_engine() -> None:
-    """vLLM 0.20 clears its own caches alone when generation is paused for new weights, or when it is
-    put to sleep; later versions reset the connector then."""
+    """vLLM 0.20 and some versions behind it clear their own caches alone when generation is paused for
+    new weights, or when they are put to sleep; later ones reset the connector then."""
     from vllm.v1.engine import core
 
     kind: Any = getattr(core, "EngineCore", None)
