@@ -14,6 +14,8 @@ import itertools
 import sys
 import types
 
+from stand_in_scheduler import RequestStatus, Scheduler
+
 TOKENS = 4  # of a block
 ROW = 24  # bytes of a token in a layer
 
@@ -71,7 +73,8 @@ def install(fixed_seed=True):
     )
     _module(base + ".metrics", KVConnectorStats=KVConnectorStats)
     _module("vllm.distributed.parallel_state")
-    _module("vllm.v1.core.sched.scheduler", Scheduler=type("Scheduler", (), {}))
+    _module("vllm.v1.core.sched.scheduler", Scheduler=type("Scheduler", (Scheduler,), {}))
+    _module("vllm.v1.request", RequestStatus=RequestStatus)
     _module("vllm.v1.engine.core", EngineCore=type("EngineCore", (), {}))
     content = {"DEFAULT_NONE_HASH_SEED": "fixed"} if fixed_seed else {}
     _module(

@@ -132,10 +132,8 @@ def _hashing(config: Any, own: Optional[bool]) -> Tuple[bool, str]:
     return False, f"{algorithm} {seed}{pickled}"
 
 
-def _recovers(config: Any) -> bool:
-    """Whether a request is computed rightly whose load has failed when a forward pass ran on it. What
-    vLLM forgets then (its issue 49250): the V2 runner, that the GPU's own count of what is computed is
-    too large; asynchronous scheduling, that a step which it has scheduled meanwhile means nothing."""
+def _one_step(config: Any) -> bool:
+    """Whether vLLM's first runner runs each step when all is known of the last one."""
     if getattr(getattr(config, "scheduler_config", None), "async_scheduling", False):
         return False
     v2 = getattr(config, "use_v2_model_runner", None)
@@ -144,6 +142,23 @@ def _recovers(config: Any) -> bool:
 
         v2 = getattr(envs, "VLLM_USE_V2_MODEL_RUNNER", False)
     return not v2
+
+
+def _begins_again(config: Any) -> bool:
+    """Whether requests are computed rightly of which a load fails when a step has run on it: not known
+    of pipelines, with more steps in flight, nor of models that make no tokens."""
+    return (config.parallel_config.pipeline_parallel_size == 1
+            and getattr(config.model_config, "runner_type", "generate") == "generate"
+            and repairs.waited_loads())
+
+
+def _waits(config: Any, asked: Optional[bool]) -> bool:
+    """Whether steps wait for loads from the GPU tier."""
+    if asked is None:
+        return _one_step(config) and _begins_again(config)
+    if asked and not _begins_again(config):
+        log.warning("kvcached: a load that fails before a step makes wrong tokens in this vLLM")
+    return asked
 
 
 def _extra_keys(request: Any, first: int, end: int, inputs: int) -> Tuple[Any, int]:
@@ -239,12 +254,10 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
                       "fails in a model with several KV cache groups")
             return None
         drafter = getattr(self._config, "speculative_config", None)
-        synchronous = self._options.synchronous
-        if synchronous is None:
-            synchronous = _recovers(self._config)
         return SchedulerSide(
             self._options, tokens, own_hashes=self._own_hashes, extra_keys=_extra_keys,
-            looks_ahead=drafter is not None and bool(drafter.use_eagle()), synchronous=synchronous,
+            looks_ahead=drafter is not None and bool(drafter.use_eagle()),
+            synchronous=_waits(self._config, self._options.synchronous),
             # Without any cache of its own vLLM numbers them in each engine.
             inputs_named=bool(self._config.cache_config.enable_prefix_caching),
         )
@@ -407,6 +420,15 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         self, request: Any, block_ids: Any
     ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         return self.request_finished(request, block_ids)
+
+    def admitted_beside_loads(self) -> Set[str]:
+        """For the repair of loads that fail before a step."""
+        return self._scheduler.handed.admitted() if self._scheduler is not None else set()
+
+    def begun_again(self, names: Set[str]) -> None:
+        """By that repair."""
+        if self._scheduler is not None:
+            self._scheduler.handed.begun_again(names)
 
     def reset_cache(self) -> Optional[bool]:
         return self._scheduler.reset() if self._scheduler is not None else None

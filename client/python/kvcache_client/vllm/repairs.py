@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from types import SimpleNamespace
-from typing import Any, Iterable, List, Mapping, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 log = logging.getLogger("kvcache_client.vllm")
 
@@ -99,3 +100,161 @@ def _starts_again(kind: Any) -> bool:
         return False
     return (freed == [request] and not scheduler.failed_recving_kv_req_ids
             and not scheduler.finished_recving_kv_req_ids)
+
+
+def waited_loads() -> bool:
+    """A load that a step waited for, and that fails, makes wrong tokens in vLLM. Its scheduler counts
+    the request back to what is there. But the V2 runner keeps counts of its own, on the GPU, and takes
+    the scheduler's only with a request that is new to it (its issue 49250); under asynchronous
+    scheduling a step that was scheduled meanwhile goes on behind the one that failed, and its token is
+    taken for the first one; and everywhere the blocks stay in the engine's own cache, where others find
+    them when the request is preempted or aborted before it has computed them.
+
+    A request that is preempted by force, as vLLM does to reset its cache beside running requests, is
+    given to the runner as a new one, and what is in flight of it is dropped. So are the requests here
+    that have computed on something that is not there, and the cache forgets it.
+
+    Whether requests are computed rightly now, whatever the runner and the scheduling."""
+    from vllm.v1.core.sched import scheduler
+
+    kind: Any = scheduler.Scheduler
+    theirs: Any = getattr(kind, "_handle_invalid_blocks", None)
+    if getattr(theirs, "begins_again", False):
+        return True
+    preempt = _preempts(kind)
+    if theirs is None or preempt is None:
+        return False
+
+    @functools.wraps(theirs)
+    def handle(self: Any, invalid: Set[int], scheduled: Mapping[str, int]) -> Any:
+        if not self.recompute_kv_load_failures or len(self.kv_cache_config.kv_cache_groups) > 1:
+            return theirs(self, invalid, scheduled)
+        return _begin_again(self, set(invalid), scheduled, preempt)
+
+    handle.begins_again = True  # type: ignore[attr-defined]
+    kind._handle_invalid_blocks = handle
+    log.info("kvcached: requests whose load fails before a step are begun again")
+    return True
+
+
+_Preempt = Callable[[Any, Any, int], None]
+OUTPUTS = "drop_stale_output", "num_stale_output_tokens", "async_tokens_to_discard"
+
+
+def _preempts(kind: Any) -> Optional[_Preempt]:
+    """How a running request is preempted whose outputs in flight mean nothing: those of this step,
+    which has so many tokens of it, and of the next one. None: this version has no way that is known."""
+    def dropping(self: Any, request: Any, tokens: int) -> None:
+        self._preempt_request(request, time.monotonic(), drop_stale_output=True)
+
+    def discarding(self: Any, request: Any, tokens: int) -> None:
+        # The next step's output, if it has one; this step's is skipped by the request's name.
+        more = request.num_in_flight_tokens > tokens and not request.is_prefill_chunk
+        self._preempt_request(request, time.monotonic())
+        request.num_output_placeholders = 0
+        request.async_tokens_to_discard = int(more)
+
+    if _preempted(kind, dropping) == {"drop_stale_output": True, "num_stale_output_tokens": 7}:
+        return dropping
+    if _preempted(kind, discarding) == {"async_tokens_to_discard": 1} and _discards():
+        return discarding
+    return None
+
+
+def _preempted(kind: Any, preempt: _Preempt) -> Optional[Dict[str, Any]]:
+    """What a request is told of its outputs, 6 tokens of this step and one of the next; None unless it
+    is left without blocks, told to the runner, and first in the queue."""
+    from vllm.v1.request import RequestStatus
+
+    if not hasattr(kind, "_preempt_request"):
+        return None
+    freed: List[Any] = []
+    queue: List[Any] = []
+    nothing = SimpleNamespace(free=lambda request: None)
+    scheduler = SimpleNamespace(
+        _free_request_blocks=freed.append, encoder_cache_manager=nothing, _inflight_prefills=set(),
+        _pending_encoder_input_ids={}, aux_output_connector=None, log_stats=False,
+        waiting=SimpleNamespace(prepend_request=queue.append), reset_preempted_req_ids=set())
+    scheduler._preempt_request = functools.partial(kind._preempt_request, scheduler)
+    request = _Hashed(
+        request_id="r", status=RequestStatus.RUNNING, num_computed_tokens=7, num_preemptions=0,
+        spec_token_ids=[1], num_in_flight_tokens=7, num_output_placeholders=2,
+        is_prefill_chunk=False)
+    try:
+        preempt(scheduler, request, 6)
+    except Exception:  # it is another one
+        return None
+    told = {name: getattr(request, name) for name in OUTPUTS if hasattr(request, name)}
+    right = (request.status == RequestStatus.PREEMPTED and request.num_computed_tokens == 0
+             and not request.spec_token_ids and request.num_output_placeholders == 0
+             and freed == queue == [request] and scheduler.reset_preempted_req_ids == {"r"})
+    return told if right else None
+
+
+class _Hashed(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def _discards() -> bool:
+    """Whether vLLM leaves out an output that is told so, and counts what is in flight."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.request import Request
+
+    request = SimpleNamespace(async_tokens_to_discard=1)
+    kind: Any = AsyncScheduler
+    try:
+        left = kind._update_request_with_output(SimpleNamespace(), request, [1])
+    except Exception:
+        return False
+    return (left == ([], False) and request.async_tokens_to_discard == 0
+            and "num_in_flight_tokens" in Request.__init__.__code__.co_names)
+
+
+def _begin_again(self: Any, bad: Set[int], scheduled: Mapping[str, int], preempt: _Preempt) -> Any:
+    """Whoever has something of what is bad, or of what was computed behind it; names of those whose
+    output of this step is skipped."""
+    from vllm.v1.request import RequestStatus
+
+    everybody = {name: self.kv_cache_manager.get_block_ids(name)[0] for name in self.requests}
+    admitted = getattr(self.connector, "admitted_beside_loads", lambda: set(scheduled))()
+    gone = {name for name in admitted if name not in self.requests
+            or self.requests[name].status not in (
+                RequestStatus.RUNNING, RequestStatus.WAITING_FOR_REMOTE_KVS)}
+    if gone:  # with blocks that nobody can tell any more
+        bad = set(range(1, len(self.kv_cache_manager.block_pool.blocks)))
+    first = _reached(everybody, bad)
+    again = [r for r in self.running if r.request_id in first]
+    names = {r.request_id for r in again}
+    self.running = [r for r in self.running if r.request_id not in names]
+    for request in reversed(again):  # so that the first one is in front
+        preempt(self, request, scheduled.get(request.request_id, 0))
+    # To the V1 runner they are not those that it has in its batch.
+    self.prev_step_scheduled_req_ids.difference_update(names)
+    self.kv_cache_manager.evict_blocks(bad)
+    for name in gone & set(self.requests) & set(scheduled):  # preempted by vLLM meanwhile
+        self.requests[name].num_output_placeholders = 0
+        self.requests[name].async_tokens_to_discard = 0
+    for name, block in first.items():
+        request, known = self.requests[name], block * self.block_size
+        if (request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+                and request.num_computed_tokens > known):
+            request.num_computed_tokens = known
+            self.failed_recving_kv_req_ids.add(name)
+    getattr(self.connector, "begun_again", lambda names: None)(names)
+    log.warning("kvcached: %d requests are begun again, since a load has failed", len(names))
+    return names | gone
+
+
+def _reached(blocks: Mapping[str, Sequence[int]], bad: Set[int]) -> Dict[str, int]:
+    """The first bad block of each request that has one; what is behind it becomes bad, too."""
+    first: Dict[str, int] = {}
+    grown = True
+    while grown:
+        before = len(bad)
+        for name, ids in blocks.items():
+            at = next((i for i, block in enumerate(ids) if block in bad), None)
+            if at is not None:
+                first[name] = at
+                bad.update(block for block in ids[at:] if block)  # 0 stands for none
+        grown = len(bad) > before
+    return first

@@ -21,6 +21,7 @@ from ..leases import Lease
 from ..names import KEY_BYTES
 from ..parts import Part, Rule
 from .breakeven import BreakEven
+from .handed import Handed
 from .lately import Lately
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
@@ -38,7 +39,7 @@ class SchedulerSide:
     """One a scheduler. own_hashes: request.block_hashes are of no use; extra_keys: what belongs
     into an own chain; looks_ahead: a drafter's KV of a token follows from the next token too, so
     that the last block of a prefix is not what its name says. synchronous: a step may wait for a
-    load, since the engine recovers when it fails. inputs_named: images are named by their content."""
+    load, and the engine is right when it fails. inputs_named: images are named by their content."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class SchedulerSide:
         self._orders = StepOrders()
         self._lately = Lately()
         self._only_full = False  # any run of blocks can be loaded behind what the engine has
-        self._handed: Dict[str, Tuple[Lease, int]] = {}  # to so many ranks that have it now
+        self.handed = Handed()
         self._again: Set[str] = set()  # for some of their blocks there was no room
         self._step = 0
         self._save_every = options.save_every or max(1, block_tokens // 2)
@@ -196,7 +197,7 @@ class SchedulerSide:
         return self.break_even.pays(gain - host, host)
 
     def _always_beside(self, ranks: Sequence[RankInfo]) -> bool:
-        """Whether no step may wait for a load: engines that do not recover when it fails would give
+        """Whether no step may wait for a load: engines that go on when it has failed would give
         wrong outputs, or end where there are several groups; states that are there only where a
         step ended are copied before a connector is called; ranks that do not learn of each other's
         failures would save what was computed on them."""
@@ -331,7 +332,7 @@ class SchedulerSide:
                 self._beside(lease),
             )
         )
-        self._handed[request.request_id] = (lease, self._ranks)
+        self.handed.hand(request.request_id, lease, self._ranks)
         self.counts["ordered_loads"] += 1
         self.counts["hit_requests"] += 1
         self.counts["hit_tokens"] += external
@@ -354,6 +355,7 @@ class SchedulerSide:
             if state is not None:
                 state.blocks = [list(ids) for ids in new.block_ids]
         self._take_cached(output.scheduled_cached_reqs, before, orders)
+        self.handed.step(output, orders)
         self._step += 1
         together = self._step % self._save_every == 0
         if self.options.save:
@@ -439,13 +441,8 @@ class SchedulerSide:
             self.break_even.computed(report.passes)
             for request, block in report.skipped.items():
                 self._save_again(request, block)
-        for request, n in (report.adopted if report else {}).items():
-            if request in self._handed:
-                lease, left = self._handed.pop(request)
-                if left > n:
-                    self._handed[request] = (lease, left - n)
-                else:
-                    self._release(lease)
+        for lease in self.handed.adopted(report.adopted if report else {}):
+            self._release(lease)
 
     def _save_again(self, request: str, block: int) -> None:
         state = self._requests.get(request)

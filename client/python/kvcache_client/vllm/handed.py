@@ -1,0 +1,52 @@
+"""Leases that were handed to the workers, until all ranks have told that they adopted them; with the
+same report they tell what did not arrive of loads that a step waited for."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Set, Tuple
+
+from ..leases import Lease
+from .messages import StepOrders
+
+
+class Handed:
+    def __init__(self) -> None:
+        self._leases: Dict[str, Tuple[Lease, int]] = {}  # by request: to so many ranks
+        # Of steps from the first one on that waits for loads of which nothing is known yet: requests
+        # that load, and those that were admitted.
+        self._steps: List[Tuple[Set[str], Set[str]]] = []
+
+    def hand(self, request: str, lease: Lease, ranks: int) -> None:
+        self._leases[request] = (lease, ranks)
+
+    def step(self, output: Any, orders: StepOrders) -> None:
+        """A scheduler output, and what the workers are told with it."""
+        waited = {order.request for order in orders.loads if not order.asynchronous}
+        if waited or self._steps:
+            self._steps.append((waited, {
+                *(new.req_id for new in output.scheduled_new_reqs),
+                *output.scheduled_cached_reqs.resumed_req_ids}))
+
+    def adopted(self, ranks: Mapping[str, int]) -> List[Lease]:
+        """By so many ranks each; those that nobody needs any more."""
+        over = []
+        for request, n in ranks.items():
+            if request in self._leases:
+                lease, left = self._leases.pop(request)
+                if left > n:
+                    self._leases[request] = (lease, left - n)
+                else:
+                    over.append(lease)
+        while self._steps and self._steps[0][0].isdisjoint(self._leases):
+            self._steps.pop(0)
+        return over
+
+    def admitted(self) -> Set[str]:
+        """Requests that may have computed on blocks whose load a step waited for, and of which it is
+        not known yet whether they have arrived."""
+        return {name for _, admitted in self._steps for name in admitted}
+
+    def begun_again(self, names: Set[str]) -> None:
+        """Nothing is left of what these had computed."""
+        for _, admitted in self._steps:
+            admitted -= names
