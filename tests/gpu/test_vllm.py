@@ -16,9 +16,10 @@ import random
 import time
 
 import kit
-from engines import LONG, MADE, SMALL, Engines, prompts, right, say
+from engines import FULL, LONG, MADE, SMALL, Engines, prompts, right, say
 from kit import Waived
 
+V1, V2 = ((("VLLM_USE_V2_MODEL_RUNNER", runner),) for runner in "01")
 TIGHT = ("--gpu-bytes", "8M", "--host-bytes", "8M")
 WANTED = {
     "small": ("small", "shared", {}),
@@ -29,8 +30,20 @@ WANTED = {
         ("mamba_ssm_cache_dtype", "float32"),
         ("additional_config", {"gdn_prefill_backend": "triton"}))}),
 }
+# Steps wait for loads, and prompts are computed in pieces.
+WAITS = {"extra": (*FULL, ("synchronous", True))}
+PIECES = ("max_num_batched_tokens", 256)
+WANTED.update({
+    "waits ahead": ("small", "shared", {
+        **WAITS, "more": (PIECES, ("async_scheduling", True)), "environment": V1}),
+    "waits": ("small", "shared", {
+        **WAITS, "more": (PIECES, ("async_scheduling", False)), "environment": V1}),
+})
 if not kit.REHEARSE:
     WANTED["all states"] = ("all states", "states", {})
+    for name, ahead in (("waits ahead V2", True), ("waits V2", False)):
+        WANTED[name] = ("small", "shared", {
+            **WAITS, "more": (PIECES, ("async_scheduling", ahead)), "environment": V2})
 engines = None
 
 
@@ -128,6 +141,72 @@ def test_a_load_that_fails_in_several_groups():
 
 def test_a_load_that_fails_beside_states():
     failing("states")
+
+
+def waiting(name):
+    """Steps that wait for loads which fail: of a request alone, of one that joins others, and of some
+    with the same blocks that come together and step by step. Then what is in the own cache."""
+    engine, some = engines[name], random.Random(name)
+    shared = some.choices(range(3, 1000), k=30 * 16 + 5)
+    longer = [shared + some.choices(range(3, 1000), k=k) for k in (40, 7, 700, 90, 60)]
+    others = [some.choices(range(3, 1000), k=k) for k in (50, 90, 170)]
+    engine.call("one", shared, MADE, True)
+    engine.call("settled")
+    for what, decoding, groups in (
+            ("alone", [], [longer[:1]]), ("alone, in pieces", [], [longer[2:3]]),
+            ("joins others", others, [longer[:1]]),
+            ("joins others, in pieces", others, [longer[2:3]]),
+            ("some share", others, [longer[:2], longer[2:3], longer[3:4], longer[4:]]),
+            ("some share, without others", [], [longer[2:3], longer[:2], longer[3:]])):
+        scene = decoding, groups, 2 * MADE
+        before = engine.call("counts")
+        plain = without(engine, "joined", *scene, False)
+        failed = engine.call("joined", *scene, True)
+        counts = engine.call("counts")
+        how = {k: counts.get(k, 0) - before.get(k, 0) for k in (
+            "worker_failed_loads", "failed_blocks", "failed_requests", "worker_loads")}
+        right(f"{name}, {what}", plain, failed, **how)
+        own = [engine.call("one", p, 2 * MADE, False)[1] for group in groups for p in group]
+        right(f"{name}, {what}, own cache", plain[len(decoding):], own)
+        if not how["worker_failed_loads"]:
+            raise AssertionError("nothing failed")
+        time.sleep(0.1)
+    loaded = engine.call("one", longer[0], 2 * MADE, True)
+    right(f"{name}, loaded", [without(engine, "one", longer[0], 2 * MADE, True)[1]], [loaded[1]],
+          loaded=loaded[2])
+
+
+def test_a_load_that_fails_and_a_step_waited_for():
+    waiting("waits")
+
+
+def test_a_load_that_fails_and_a_step_waited_for_ahead():
+    waiting("waits ahead")
+
+
+def test_a_load_that_fails_and_a_step_waited_for_in_the_V2_runner():
+    waiting("waits V2")
+
+
+def test_a_load_that_fails_and_a_step_waited_for_ahead_in_the_V2_runner():
+    waiting("waits ahead V2")
+
+
+def test_the_first_token_behind_a_load_that_a_step_waits_for():
+    """And behind one that goes on beside the steps."""
+    names, some = ("small", "waits ahead" if kit.REHEARSE else "waits ahead V2"), random.Random(19)
+    asked = [some.choices(range(3, 1000), k=3905) for _ in range(3 if kit.REHEARSE else 9)]
+    for tokens in asked:
+        engines[names[0]].call("one", tokens, 1, True)
+    engines[names[0]].call("settled")
+    took = {name: [] for name in names}
+    for tokens in asked * 2:
+        for name in names:
+            seconds, _, loaded, share = engines[name].call("one", tokens, 1, True)
+            if loaded < 3904 or share != 1:
+                raise AssertionError(f"{name}: {loaded}, {share}")
+            took[name].append(seconds * 1000)
+    say("first token, ms", **{name: [round(ms, 1) for ms in sorted(took[name])] for name in names})
 
 
 def under_load(what, n, seed, happens, made=LONG):
@@ -241,6 +320,11 @@ TESTS = [
     test_states_at_the_end_of_each_block,
     test_an_idle_engines_last_request_is_published,
     test_a_load_that_fails,
+    test_a_load_that_fails_and_a_step_waited_for,
+    test_a_load_that_fails_and_a_step_waited_for_ahead,
+    test_a_load_that_fails_and_a_step_waited_for_in_the_V2_runner,
+    test_a_load_that_fails_and_a_step_waited_for_ahead_in_the_V2_runner,
+    test_the_first_token_behind_a_load_that_a_step_waits_for,
     test_a_load_that_fails_in_several_groups,
     test_a_load_that_fails_beside_states,
     test_the_daemon_is_killed_and_restarted_under_load,

@@ -13,6 +13,8 @@ import tempfile
 import time
 
 import kit
+import vllm_ahead
+import vllm_joined
 from kit import MS, Waived
 from vllm_clock import Clock
 
@@ -104,7 +106,7 @@ class Setting:
     """kind: which memory beside the engine's; None, "kvcached" or "offloading". gib: of KV in the
     engine. extra: options of the connector; more: arguments of vllm.LLM. ranks: so many, with weights
     that do not depend on how many there are; 0: one, with weights of its own. late: it is made by
-    build(), and until then only imported."""
+    build(), and until then only imported. environment: more of its process."""
 
     shape: str
     kind: object = None
@@ -117,11 +119,12 @@ class Setting:
     more: tuple = ()
     ranks: int = 0
     late: bool = False
+    environment: tuple = ()
 
     def start(self):
         """Its process. A RuntimeError says why there is none."""
         if not self.ranks:
-            remote = kit.Remote(Engine, self, **ENVIRONMENT)
+            remote = kit.Remote(Engine, self, **{**ENVIRONMENT, **dict(self.environment)})
         else:
             remote = Tree(Late if self.late else Engine, self, **ENVIRONMENT, **OF_RANKS)
         remote.limit_s = START_S if self.late else LIMIT_S
@@ -175,6 +178,8 @@ class Engine:
             from vllm.model_executor.models.qwen3_next import Qwen3NextForCausalLM
 
             Qwen3NextForCausalLM.set_moe_parameters = lambda self: None  # it has none
+        if kit.REHEARSE and dict(setting.more).get("async_scheduling"):
+            vllm_ahead.ahead()
         self.llm = vllm.LLM(self.folder, **self._arguments())
         self.engine = self.llm.llm_engine
         self._sides = self._share = self._beside = None
@@ -223,8 +228,11 @@ class Engine:
     def about(self):
         config = self.engine.vllm_config
         worker = getattr(self._connector(worker=True), "_worker", None)
+        scheduler = getattr(self._connector(), "_scheduler", None)
         return {"vllm": self.vllm.__version__, "started_s": round(self.started_s, 1),
                 "runner": 2 if getattr(config, "use_v2_model_runner", False) else 1,
+                "ahead": bool(config.scheduler_config.async_scheduling),
+                "synchronous": hasattr(scheduler, "break_even") and not scheduler.break_even.beside,
                 "blocks": config.cache_config.num_gpu_blocks,
                 "block_tokens": config.cache_config.block_size,
                 **self._about_ranks(),
@@ -235,8 +243,7 @@ class Engine:
             return {}
         pids, parts, slices, _ = zip(*self.llm.collective_rpc("kvcached_rank"))
         return {"pids": pids, "parts": parts, "slices of ranks": slices,
-                "parts of all": len(self._connector()._scheduler._all),
-                "synchronous": not self._connector()._scheduler.break_even.beside}
+                "parts of all": len(self._connector()._scheduler._all)}
 
     def tokens(self, n):
         return [self.random.randrange(3, self.vocab) for _ in range(n)]
@@ -357,6 +364,9 @@ class Engine:
         found, _, _ = self.serve(
             [(0.0, f"{i} {time.monotonic()}", p, made) for i, p in enumerate(prompts)], logs=TOLD)
         return [(r[2], r[3]) for _, r in sorted(found.items(), key=lambda f: int(f[0].split()[0]))]
+
+    def joined(self, *arguments):
+        return vllm_joined.joined(self, *arguments)
 
     # The connector.
 
