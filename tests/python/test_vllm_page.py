@@ -4,6 +4,7 @@
 import dataclasses
 import os
 import re
+from unittest import mock
 
 import support
 from stand_in import Request
@@ -81,6 +82,22 @@ class LogLine(Case):
             engine.close()
         said = [line for line in said.output if "saved_blocks=7" in line or "lookups=1" in line]
         self.assertEqual(len(said), 2, said)
+
+    def test_a_daemon_that_stays_away_is_told_of_once(self):
+        """And again when it has been there, or after a minute."""
+        engine = self.engine(self.daemon(), extra={"retry_s": 0.001})
+        link = engine.scheduler._scheduler._link
+        self.addCleanup(link._client.close)
+        reconnect = mock.Mock(side_effect=OSError("away"))
+        link._client = mock.Mock(reconnect=reconnect)
+        for _ in range(2):
+            reconnect.reset_mock()
+            with self.assertLogs("kvcache_client.vllm", "WARNING") as said:
+                link.lost(OSError("lost"))
+                support.until(lambda: link.get() or reconnect.call_count > 3, "no attempts")
+            self.assertEqual(sum("away; trying again" in line for line in said.output), 1)
+            link._thread.join()
+            self.assertTrue(link._set_up())
 
 
 support.main(__name__)

@@ -14,6 +14,7 @@ from ..errors import KvcacheError
 log = logging.getLogger("kvcache_client.vllm")
 
 PAUSE_S, PAUSE_MAX_S = 0.01, 1.0  # behind answers that did not come, doubled each time
+AGAIN_S = 60.0  # until a reason that has not changed is said again
 
 
 class Link:
@@ -34,6 +35,7 @@ class Link:
         self._next = 0.0
         self._thread: Optional[threading.Thread] = None
         self._late, self._asked_again = 0, 0.0
+        self._said, self._said_at = "", 0.0  # why there is no daemon
         self.losses = 0
 
     def open(self) -> bool:
@@ -115,11 +117,14 @@ class Link:
         assert self._client is not None
         try:
             self._setup(self._client)
-            self._up = True
+            self._up, self._said = True, ""
         except (KvcacheError, OSError) as error:
             self._failed(error)
         return self._up
 
     def _failed(self, error: Exception) -> None:
-        self._next = time.monotonic() + self._retry_s
-        log.warning("kvcached: %s; trying again in %g s", error, self._retry_s)
+        now, why = time.monotonic(), str(error)
+        self._next = now + self._retry_s
+        if why != self._said or now >= self._said_at + AGAIN_S:
+            self._said, self._said_at = why, now
+            log.warning("kvcached: %s; trying again every %g s", error, self._retry_s)
