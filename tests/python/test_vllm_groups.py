@@ -144,6 +144,10 @@ class Groups(Case):
         self.assertEqual(name(model_config__max_model_len=4096), names[0])
         with mock.patch.object(config, "speculative_config", drafter.speculative_config):
             names.append(name())
+        made_up = types.SimpleNamespace(load_format="dummy")
+        with mock.patch.object(config, "load_config", made_up, create=True):
+            names.append(name())
+            self.assertEqual(name(load_config__load_format="auto"), names[0])
         self.assertEqual(len(set(names)), len(names))
 
     def test_replicated_heads_are_stored_once(self):
