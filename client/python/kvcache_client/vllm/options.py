@@ -46,6 +46,8 @@ def options_of(extra: Mapping[str, Any]) -> Options:
             continue
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise ValueError(f"kv_connector_extra_config: {name}: {value!r} is not of type {kind}")
-        if isinstance(value, (int, float)) and not 0 <= value <= MOST:
-            raise ValueError(f"kv_connector_extra_config: {name}: {value!r} is not in 0 to {MOST}")
+        least = 1 if name in ("connect_ms", "lookup_ms") else 0  # the library's own is 100 ms
+        if isinstance(value, (int, float)) and not least <= value <= MOST:
+            raise ValueError(
+                f"kv_connector_extra_config: {name}: {value!r} is not in {least} to {MOST}")
     return Options(**extra)
