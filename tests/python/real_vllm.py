@@ -75,9 +75,9 @@ class Signatures(support.Case):
 
 
 class Engine:
-    """window: of a second group of layers."""
+    """window: of a second group of layers. ahead: steps may be scheduled ahead."""
 
-    def __init__(self, socket, folder, window=None, **extra):
+    def __init__(self, socket, folder, window=None, ahead=False, **extra):
         import torch
         from vllm.config import (
             CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig,
@@ -116,6 +116,7 @@ class Engine:
                     **extra}),
         )
         self.config.cache_config.num_gpu_blocks = BLOCKS
+        self.config.scheduler_config.async_scheduling = ahead  # whatever the platform says
         how = dict(block_size=TOKENS, num_kv_heads=HEADS, head_size=SIZE, dtype=torch.bfloat16)
         specs = [FullAttentionSpec(**how)]
         if window:
