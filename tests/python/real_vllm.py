@@ -220,32 +220,34 @@ class Engine:
                 elif not lost and not self.torch.equal(place, row):
                     raise AssertionError(f"{name}: position {p} of {layer} is wrong")
 
-    def step(self):
+    def run(self, output):
+        """A step of the worker."""
         from vllm.distributed.kv_transfer import kv_transfer_state
         from vllm.forward_context import set_forward_context
         from vllm.v1.outputs import ModelRunnerOutput
         from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
 
-        output = self.scheduler.schedule()
         kv_transfer_state._KV_CONNECTOR_AGENT = self.worker
         try:
             if output.total_num_scheduled_tokens == 0:
-                result = KVConnectorModelRunnerMixin.kv_connector_no_forward(output, self.config)
-            else:
-                with set_forward_context(None, self.config), (
-                        KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(output)) as said:
-                    self.forward(output)
-                names = list(output.num_scheduled_tokens)
-                done = [
-                    self.requests[n].num_computed_tokens >= self.requests[n].num_tokens
-                    for n in names]
-                result = ModelRunnerOutput(
-                    req_ids=names, req_id_to_index={n: i for i, n in enumerate(names)},
-                    sampled_token_ids=[[7] if d else [] for d in done],
-                    kv_connector_output=said)
+                return KVConnectorModelRunnerMixin.kv_connector_no_forward(output, self.config)
+            with set_forward_context(None, self.config), (
+                    KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(output)) as said:
+                self.forward(output)
+            names = list(output.num_scheduled_tokens)
+            return ModelRunnerOutput(
+                req_ids=names, req_id_to_index={n: i for i, n in enumerate(names)},
+                sampled_token_ids=[self.sampled(n) for n in names], kv_connector_output=said)
         finally:
             kv_transfer_state._KV_CONNECTOR_AGENT = None
-        self.scheduler.update_from_output(output, result)
+
+    def sampled(self, name):
+        done = self.requests[name].num_computed_tokens >= self.requests[name].num_tokens
+        return [7] if done else []
+
+    def step(self):
+        output = self.scheduler.schedule()
+        self.scheduler.update_from_output(output, self.run(output))
 
     def serve(self, name, tokens, max_tokens=1):
         """How many tokens of the prompt were not computed."""

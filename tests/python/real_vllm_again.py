@@ -60,7 +60,7 @@ class Engine(real_vllm.Engine):
         kind = async_scheduler.AsyncScheduler if ahead else scheduler.Scheduler
         with mock.patch.object(scheduler, "Scheduler", kind):
             super().__init__(socket, folder, ahead=ahead, synchronous=True)
-        self.runner, self.ahead = runner, ahead
+        self.ahead, self.take = ahead, self.take_second if runner == 2 else self.take_first
         self.scheduler.use_v2_model_runner = runner == 2
         self.known, self.batch, self.flying, self.rows = {}, set(), [], {}
         self.fails, self.some = 0.0, random.Random(1)
@@ -134,7 +134,7 @@ class Engine(real_vllm.Engine):
             for p in range(end) for layer, tensor in enumerate(self.tensors.values()))
 
     def forward(self, output):
-        (self.take_second if self.runner == 2 else self.take_first)(output)
+        self.take(output)
         parts = {name: (self.known[name], self.known[name].computed, n)
                  for name, n in output.num_scheduled_tokens.items()}
         for state, first, n in parts.values():
@@ -150,41 +150,24 @@ class Engine(real_vllm.Engine):
             wrong |= more
             if not more:
                 break
-        self.sampled = {}
+        self.tokens = {}
         for name, (state, first, n) in parts.items():
             state.computed = first + n
             if state.computed >= len(state.tokens):
                 token = WRONG if name in wrong else token_behind(state.tokens)
                 state.tokens.append(token)
-                self.sampled[name] = token
+                self.tokens[name] = [token]
         for name, tensor in self.tensors.items():
             self.worker.save_kv_layer(name, tensor, None)
 
-    def step(self):
-        from vllm.distributed.kv_transfer import kv_transfer_state
-        from vllm.forward_context import set_forward_context
-        from vllm.v1.outputs import ModelRunnerOutput
-        from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
+    def sampled(self, name):
+        return self.tokens.get(name, [])
 
+    def step(self):
         output = self.scheduler.schedule()
-        kv_transfer_state._KV_CONNECTOR_AGENT = self.worker
-        try:
-            if output.total_num_scheduled_tokens == 0:
-                (self.take_second if self.runner == 2 else self.take_first)(output)
-                result = KVConnectorModelRunnerMixin.kv_connector_no_forward(output, self.config)
-            else:
-                with set_forward_context(None, self.config), (
-                        KVConnectorModelRunnerMixin.maybe_get_kv_connector_output(output)) as said:
-                    self.forward(output)
-                names = list(output.num_scheduled_tokens)
-                result = ModelRunnerOutput(
-                    req_ids=names, req_id_to_index={n: i for i, n in enumerate(names)},
-                    sampled_token_ids=[
-                        [self.sampled[n]] if n in self.sampled else [] for n in names],
-                    kv_connector_output=said)
-        finally:
-            kv_transfer_state._KV_CONNECTOR_AGENT = None
-        self.flying.append((output, result))
+        if output.total_num_scheduled_tokens == 0:
+            self.take(output)
+        self.flying.append((output, self.run(output)))
         if not self.ahead or len(self.flying) > 1 or not output.total_num_scheduled_tokens:
             self.scheduler.update_from_output(*self.flying.pop(0))
 
@@ -223,6 +206,10 @@ class Again(support.Case):
         return engine
 
     def all_right(self, runner, ahead, blocks):
+        from kvcache_client.vllm import repairs
+
+        if not repairs.waited_loads():
+            self.skipTest("this version is not known, so that no step waits")
         daemon = self.daemon()
         with mock.patch.object(real_vllm, "BLOCKS", blocks):
             engine = self.engine(daemon, runner=runner, ahead=ahead)
@@ -249,29 +236,16 @@ class Again(support.Case):
             self.assertTrue(engine.scheduler.reset_prefix_cache())
         self.assertGreater(failed, SEEDS)
 
-    def test_the_first_runner(self):
-        self.all_right(1, False, 200)
 
-    def test_the_first_runner_ahead(self):
-        self.all_right(1, True, 200)
+def of(runner, ahead, blocks):
+    return lambda self: self.all_right(runner, ahead, blocks)
 
-    def test_the_second_runner(self):
-        self.all_right(2, False, 200)
 
-    def test_the_second_runner_ahead(self):
-        self.all_right(2, True, 200)
-
-    def test_the_first_runner_with_few_blocks(self):
-        self.all_right(1, False, 60)
-
-    def test_the_first_runner_ahead_with_few_blocks(self):
-        self.all_right(1, True, 60)
-
-    def test_the_second_runner_with_few_blocks(self):
-        self.all_right(2, False, 60)
-
-    def test_the_second_runner_ahead_with_few_blocks(self):
-        self.all_right(2, True, 60)
+for number, runner in enumerate(("first", "second"), 1):
+    for ahead in (False, True):
+        for few, blocks in (("", 200), ("_with_few_blocks", 60)):
+            setattr(Again, f"test_the_{runner}_runner{'_ahead' * ahead}{few}",
+                    of(number, ahead, blocks))
 
 
 if __name__ == "__main__":
