@@ -40,7 +40,10 @@ def _block_ids(blocks: Blocks) -> Tuple[Any, int]:
     if isinstance(blocks, array.array) and blocks.typecode == "I":
         ids = blocks
     else:
-        ids = array.array("I", [structs.NO_BLOCK if b is None else b for b in blocks])
+        try:
+            ids = array.array("I", [*blocks])
+        except TypeError:  # some are None
+            ids = array.array("I", [structs.NO_BLOCK if b is None else b for b in blocks])
     return ids, ids.buffer_info()[0]
 
 
@@ -227,7 +230,8 @@ class Client:
         handles, n = self._handles(some)
         joined, n_keys = _joined(keys)
         lease = structs.LeaseStruct()
-        self._check("kvc_lookup", request, handles, n, joined, n_keys, ms, byref(lease))
+        self._check(
+            "kvc_lookup", request, handles.buffer_info()[0], n, joined, n_keys, ms, byref(lease))
         return Lease(self, lease)
 
     def probe(self, some: Parts, keys: Keys) -> int:
@@ -235,7 +239,7 @@ class Client:
         handles, n = self._handles(some)
         joined, n_keys = _joined(keys)
         blocks = c_uint32()
-        self._check("kvc_probe", handles, n, joined, n_keys, byref(blocks))
+        self._check("kvc_probe", handles.buffer_info()[0], n, joined, n_keys, byref(blocks))
         return blocks.value
 
     def remote(self, fetch: int, ms: int = 0) -> int:
@@ -320,18 +324,21 @@ class Client:
         no_wait: bool = False
     ) -> Save:
         """Blocks of several parts, or of several requests, in one save."""
-        structures = (structs.SaveEntryStruct * len(entries))()
-        owners, states = [], []
+        structures = structs.save_entries(len(entries))()
+        owners, n_keys = [], []
         for structure, entry in zip(structures, entries):
             joined, n = _joined(entry.keys)
             ids, address = _block_ids(entry.blocks)
             if len(ids) != n:
                 raise ValueError(f"blocks: {len(ids)}, keys: {n}")
-            state = (ctypes.c_uint8 * n)()
             structure.part, structure.keys, structure.n_keys = entry.part.handle, joined, n
-            structure.blocks, structure.states = address, ctypes.addressof(state)
+            structure.blocks = address
             owners.append((joined, ids))
-            states.append(state)
+            n_keys.append(n)
+        states = array.array("B", bytes(sum(n_keys)))
+        at = states.buffer_info()[0]
+        for structure, n in zip(structures, n_keys):
+            structure.states, at = at, at + n
         first, n_slices = slices or (0, 0)
         args = structs.SaveArgs(
             entries=structures,
@@ -342,8 +349,7 @@ class Client:
             to_host=to_host,
             no_wait=no_wait,
         )
-        save = Save(self, args, owners)
-        save._states = states
+        save = Save(self, args, owners, n_keys, states)
         save._start(stream)
         return save
 
@@ -413,9 +419,9 @@ class Client:
         raise error_of(status, text, detail)
 
     @staticmethod
-    def _handles(some: Parts) -> Tuple[Any, int]:
+    def _handles(some: Parts) -> Tuple["array.array[int]", int]:
         listed = [some] if isinstance(some, Part) else list(some)
-        return (c_uint32 * len(listed))(*(p.handle for p in listed)), len(listed)
+        return array.array("I", [p.handle for p in listed]), len(listed)
 
     @staticmethod
     def _load_args(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import weakref
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence
@@ -67,7 +68,7 @@ class Load:
         self.part = part
         self.count = count
         self._ids = blocks
-        self._valid = ctypes.create_string_buffer(b"\0" * max(count, 1), max(count, 1))
+        self._valid = array.array("B", bytes(max(count, 1)))
         self._name = ctypes.c_uint64()
         self.packets = in_packets
         self.judged = False
@@ -76,15 +77,13 @@ class Load:
     @property
     def valid(self) -> bytes:
         """One byte a block: 1 where the destination holds the key's bytes. After wait()."""
-        return self._valid.raw[: self.count]
+        return self._valid.tobytes()[: self.count]
 
     def invalid_blocks(self) -> List[int]:
         """The destination block ids that do not hold their key's bytes. After wait()."""
-        valid = self._valid.raw
         return [
-            self._ids[i]
-            for i in range(self.count)
-            if not valid[i] and self._ids[i] != structs.NO_BLOCK
+            block for block, good in zip(self._ids, self._valid)
+            if not good and block != structs.NO_BLOCK
         ]
 
     def wait(self, ms: int = 1000) -> List[int]:
@@ -112,7 +111,8 @@ class Load:
 
     def _judge(self, ms: int) -> None:
         try:
-            self.client._check("kvc_load_result", self._name.value, ms, self._valid)
+            valid = self._valid.buffer_info()[0]
+            self.client._check("kvc_load_result", self._name.value, ms, valid)
         except ChecksumError:
             pass
         except DeadlineError:
@@ -124,7 +124,7 @@ class Load:
         self.judged = True
 
     def _start(self, args: structs.LoadArgs) -> None:
-        args.valid = ctypes.addressof(self._valid)
+        args.valid = self._valid.buffer_info()[0]
         args.load = ctypes.pointer(self._name)
         self.client.room_for_loads(self.packets)
         try:

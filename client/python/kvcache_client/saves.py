@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import dataclasses
 import enum
+import itertools
 from typing import TYPE_CHECKING, Any, List, Sequence, Union
 
 from . import structs
@@ -49,21 +51,27 @@ class Save:
     id: 0 when there was nothing to copy. states: for each entry, one KeyState a key.
     """
 
-    def __init__(self, client: "Client", args: structs.SaveArgs, owners: Sequence[Any]) -> None:
+    def __init__(
+        self, client: "Client", args: structs.SaveArgs, owners: Sequence[Any],
+        n_keys: Sequence[int], states: "array.array[int]"
+    ) -> None:
+        """n_keys: of each entry; states: of all entries, one behind the other."""
         self.client = client
         self.id = 0
         self._args = args
         self._owners = owners
-        self._states: List[Any] = []
+        self._n_keys = n_keys
+        self._states = states
 
     @property
     def states(self) -> List[List[KeyState]]:
-        return [[KeyState(b) for b in bytearray(s)] for s in self._states]
+        states = map(KeyState, self._states)
+        return [list(itertools.islice(states, n)) for n in self._n_keys]
 
     @property
     def raw_states(self) -> bytes:
         """The same of all entries, one behind the other: a byte a key."""
-        return b"".join(map(bytes, self._states))
+        return self._states.tobytes()
 
     def count(self, state: KeyState) -> int:
         """How many keys of all entries are in that state."""

@@ -6,7 +6,9 @@ A test compiles the header and compares sizes and offsets, so that the two canno
 from __future__ import annotations
 
 import ctypes
+import functools
 from ctypes import POINTER, c_char_p, c_int, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Type
 
 KEY_BYTES = 16
 NAMESPACE_BYTES = 32
@@ -120,6 +122,13 @@ class SaveEntryStruct(ctypes.Structure):
         ("n_keys", c_uint32),
         ("states", c_void_p),
     ]
+
+
+@functools.lru_cache(maxsize=64)
+def save_entries(n: int) -> Type["ctypes.Array[SaveEntryStruct]"]:
+    """The type of so many: ctypes makes one again when nothing is left of the last, which takes
+    longer than filling it in."""
+    return SaveEntryStruct * n
 
 
 class SaveArgs(ctypes.Structure):
