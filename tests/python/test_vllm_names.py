@@ -53,6 +53,19 @@ class Names(Case):
         self.engine(daemon).serve(Request(tokens, seed=b"one"))
         self.assertEqual(self.engine(daemon).serve(Request(tokens, seed=b"two")), 28)
 
+    def test_an_engine_has_blocks_that_have_no_names(self):
+        """Of its own cache, in front of a request that is not saved."""
+        class Unnamed(Request):
+            block_hashes = ()
+
+        side = self.engine(self.daemon(), extra={"own_hashes": False}).scheduler._scheduler
+        request = Unnamed(prompt(30))
+        self.assertEqual(side.matched(request, 8), (0, False))
+        side.allocated(request, [list(range(1, 9))], 0)
+        step = stand_in.step(
+            new=[(request.request_id, [list(range(1, 9))], 8)], scheduled={request.request_id: 22})
+        self.assertEqual(side.build(step).saves, [])
+
     def test_hashes_of_pieces_of_blocks_name_nothing(self):
         """vLLM can be told to hash shorter pieces than blocks (prefix_match_unit): the first hashes
         of two prompts are equal, their first blocks are not."""

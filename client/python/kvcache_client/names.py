@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterable, Optional, Sequence, Union
+from typing import Iterable, List, Optional, Sequence, Union
 
 from . import library, structs
 
@@ -20,9 +20,13 @@ def key(block_hash: bytes) -> bytes:
 
 def keys(block_hashes: Iterable[bytes]) -> bytes:
     """The keys of block hashes in prompt order, one behind the other."""
-    return b"".join(
-        [h[:KEY_BYTES] if len(h) >= KEY_BYTES else library.fold_key(h)
-         for h in map(bytes, block_hashes)])  # as fold_key does, without a call for each
+    return b"".join(each(block_hashes))
+
+
+def each(block_hashes: Iterable[bytes]) -> List[bytes]:
+    """The same, one by one."""
+    return [h[:KEY_BYTES] if len(h) >= KEY_BYTES else library.fold_key(bytes(h))
+            for h in block_hashes]  # as fold_key does, without a call for each
 
 
 def join(some: Keys) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from typing import Dict, Optional
 
-from ..names import KEY_BYTES
 from .requests import State
 
 SECONDS = 10.0
@@ -67,10 +66,9 @@ class Lately:
 
     def forget(self, state: State, first: int) -> None:
         """Blocks from there on were not taken."""
-        keys = bytes(state.keys)
-        for i in range(first * KEY_BYTES, len(keys), KEY_BYTES):
-            self._new.pop(keys[i : i + KEY_BYTES], None)
-            self._old.pop(keys[i : i + KEY_BYTES], None)
+        for key in state.each[first:]:
+            self._new.pop(key, None)
+            self._old.pop(key, None)
 
     def clear(self) -> None:
         """The daemon may have lost some of them."""
@@ -82,13 +80,15 @@ class Lately:
 
     def _at(self, state: State, block: int, now: float) -> Optional[float]:
         """When, if lately."""
-        key = bytes(state.keys[block * KEY_BYTES : (block + 1) * KEY_BYTES])
+        if block >= len(state.each):
+            return None  # it has no name
+        key = state.each[block]
         at = self._new.get(key) or self._old.get(key)
         return at if at is not None and now - at < SECONDS else None
 
     def _add(self, state: State, first: int, end: int, now: float) -> None:
         if len(self._new) >= MOST or now - self._begun > SECONDS:
             self._old, self._new, self._begun = self._new, {}, now
-        keys, at = bytes(state.keys[first * KEY_BYTES : end * KEY_BYTES]), state.named or now
-        some = [keys[i : i + KEY_BYTES] for i in range(0, len(keys), KEY_BYTES)]
-        self._new.update(dict.fromkeys(some, at))
+        at = state.named or now
+        for key in state.each[first:end]:
+            self._new[key] = at

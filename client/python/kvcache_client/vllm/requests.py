@@ -27,6 +27,7 @@ class State:
     request: Any
     name: int  # of its lease
     keys: bytearray = dataclasses.field(default_factory=bytearray)
+    each: List[bytes] = dataclasses.field(default_factory=list)  # the same, one by one
     parent: bytes = chain.ROOT  # of the next block's hash, in an own chain
     inputs: int = 0  # multimodal inputs passed
     blocks: List[List[int]] = dataclasses.field(default_factory=list)  # of each group
@@ -101,7 +102,9 @@ class Names:
             hashes, whose = self._hashes(state, have, n), _whose(state.request)
             if whose:
                 hashes = [hashlib.sha256(whose + h).digest() for h in hashes]
-            state.keys += names.keys(hashes)
+            some = names.each(hashes)
+            state.each += some
+            state.keys += b"".join(some)
         return min(n, len(state.keys) // KEY_BYTES)
 
     def _hashes(self, state: State, first: int, n: int) -> Iterable[bytes]:
