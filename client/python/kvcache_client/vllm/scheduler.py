@@ -350,7 +350,8 @@ class SchedulerSide:
                 self._requests[name].blocks = []  # they may be somebody else's by now
         for new in output.scheduled_new_reqs:
             before[new.req_id] = new.num_computed_tokens
-            orders.fresh.extend(i for ids in new.block_ids for i in ids)
+            for ids in new.block_ids:
+                orders.fresh.extend(ids)
             state = self._requests.get(new.req_id)
             if state is not None:
                 state.blocks = [list(ids) for ids in new.block_ids]

@@ -368,11 +368,13 @@ class WorkerSide:
                 self._failed(error)
 
     def _count(self, save: Save, entries: Sequence[SaveEntry]) -> None:
+        states = save.raw_states
         self.counts["saves"] += 1
-        self.counts["saved_blocks"] += save.count(KeyState.SAVED)
-        self.counts["hit_blocks"] += save.count(KeyState.HIT)
-        absent = sum(e.blocks.count(None) for e in entries)
-        self.counts["skipped_blocks"] += save.count(KeyState.SKIPPED) - absent
+        self.counts["saved_blocks"] += states.count(KeyState.SAVED)
+        self.counts["hit_blocks"] += states.count(KeyState.HIT)
+        if KeyState.SKIPPED in states:
+            absent = sum(e.blocks.count(None) for e in entries)
+            self.counts["skipped_blocks"] += states.count(KeyState.SKIPPED) - absent
 
     def _save(self, orders: Sequence[SaveOrder]) -> None:
         client = self._link.ready()
