@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from unittest import mock
@@ -51,18 +52,29 @@ class Faults(Case):
 
     def test_no_step_waits_for_loads_where_vllm_does_not_recover(self):
         daemon = self.daemon()
-        for runner, ahead, option in itertools.product((1, 2), (False, True), (None, True, False)):
-            engine = self.engine(
-                daemon, runner=runner, ahead=ahead, extra={"synchronous": option})
+        for runner, ahead, option, version in itertools.product(
+                (1, 2), (False, True), (None, True, False), ("0.26.1", "0.28.0")):
+            with mock.patch.object(sys.modules["vllm"], "__version__", version, create=True):
+                engine = self.engine(
+                    daemon, runner=runner, ahead=ahead, extra={"synchronous": option})
             tokens = prompt(42)
             engine.serve(Request(tokens))
-            beside = not option if option is not None else runner == 2 or ahead
+            beside = not option if option is not None else (
+                (runner == 2 or ahead) and version != "0.26.1")
             request = Request(tokens)
-            self.assertEqual(engine.admit(request), (40, beside), (runner, ahead, option))
+            self.assertEqual(engine.admit(request), (40, beside), (runner, ahead, option, version))
             engine.run(step())
             engine.finish(request)
             figures = engine.scheduler.get_kv_connector_stats().reduce()
             self.assertEqual(figures["scheduler_now_synchronous"], int(not beside))
+
+    def test_where_the_repair_has_not_been_seen_no_step_waits(self):
+        daemon, tokens = self.daemon(), prompt(42)
+        for how in ({"ranks": 2}, {"drafter": True}):
+            with mock.patch.object(sys.modules["vllm"], "__version__", "0.26.1", create=True):
+                engine = self.engine(daemon, runner=2, **how)
+            engine.serve(Request(tokens))
+            self.assertTrue(engine.admit(Request(tokens))[1], how)
 
     def test_a_load_that_fails_where_vllm_does_not_recover_is_computed(self):
         daemon = self.daemon()

@@ -32,6 +32,7 @@ log = logging.getLogger("kvcache_client.vllm")
 
 
 NOW = "_now_"
+SEEN = "0.26."  # the version of vLLM in which the repair of loads that fail before a step ran on a GPU
 
 # Why an engine goes without: what is said of its layout, where vLLM has other fields than those that
 # are known, or there is no libkvcache (OSError).
@@ -152,10 +153,19 @@ def _begins_again(config: Any) -> bool:
             and repairs.waited_loads())
 
 
+def _seen(config: Any) -> bool:
+    """Whether a GPU has shown that, in the V2 runner and under asynchronous scheduling."""
+    import vllm
+
+    return (str(getattr(vllm, "__version__", "")).startswith(SEEN)
+            and config.parallel_config.world_size == 1
+            and getattr(config, "speculative_config", None) is None)
+
+
 def _waits(config: Any, asked: Optional[bool]) -> bool:
     """Whether steps wait for loads from the GPU tier."""
     if asked is None:
-        return _one_step(config) and _begins_again(config)
+        return (_one_step(config) or _seen(config)) and _begins_again(config)
     if asked and not _begins_again(config):
         log.warning("kvcached: a load that fails before a step makes wrong tokens in this vLLM")
     return asked
