@@ -7,7 +7,7 @@ Hits: prompts are computed, then each is served, the engine's own prefix cache h
 what the way keeps elsewhere, and at once again from the own cache; tokens and their log probabilities
 have to be equal. There are more of them than the GPU tier holds, so that the first ones come from the
 host tier. Before that, the first ones are loaded from the GPU tier both ways by turns: a step waits for
-the load, and it goes on beside the steps.
+the load, and it goes on beside the steps; in an idle engine, and while eight streams decode.
 
 Arrivals: eight streams decode while 32 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each. Warm: requests behind eight shared prefixes of 2048 tokens,
@@ -42,7 +42,7 @@ BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT = 8, 256, 32, 2048, 0
 SHARED, OWN, REQUESTS, AT_ONCE, WARM_OUTPUT = 8, 128, 128, (16, 32), 32
 LENGTHS, MADE, OVER = (4096, 7936), 8, 1.6  # OVER: of what the GPU tier holds
 MOST = 60  # prompts of a length
-NEAR, AGAIN = 4, 8  # so many of them, so many times in each way
+NEAR, AGAIN, BUSY = 4, 8, 6  # so many of them, so many times in each way
 BOTH = {"steps wait": True, "beside the steps": False}
 OVERFLOW = 8 << 20  # bytes of the GPU tier
 # Of the daemon, told for each workload: blocks that got room, and without a wait for it.
@@ -136,6 +136,8 @@ def hits(name, way, length):
         way.call("settled")
         if 0 < i <= near and not both(found, way, seed, computed[-1]):
             return None
+        if i == near > 0 and not busy(found, way, seeds[1 : i + 1], computed[1:]):
+            return None
     for seed, cold in reversed(list(zip(seeds, computed))[1:]):
         if not note(found, way, seed, cold):
             return None
@@ -165,6 +167,24 @@ def both(found, way, seed, cold):
             way.call("waits", BOTH[how])
             if not note(found, way, seed, cold, f", {how}"):
                 return False
+    way.call("waits", None)
+    return True
+
+
+def busy(found, way, seeds, computed):
+    """The same while streams decode: prompts at intervals, loaded, and from the own cache."""
+    for turn in range(BUSY):
+        for how in list(BOTH)[:: 1 if turn % 2 else -1]:
+            way.call("waits", BOTH[how])
+            some = [way.call("busy", seeds, BACKGROUND, TEMPLATE, INTERVAL_S, MADE, reset)
+                    for reset in (True, False)]
+            if None in some:
+                return False
+            for cold, (loaded, n), (own, m) in zip(computed, *some):
+                record = found.setdefault(
+                    f"GPU tier, {how}, streams decode", tuple([] for _ in range(5)))
+                for have, one in zip(record, (cold[0], own, loaded, n == m > 0, n / max(m, 1))):
+                    have.append(one)
     way.call("waits", None)
     return True
 

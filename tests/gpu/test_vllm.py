@@ -23,6 +23,7 @@ V1, V2 = ((("VLLM_USE_V2_MODEL_RUNNER", runner),) for runner in "01")
 TIGHT = ("--gpu-bytes", "8M", "--host-bytes", "8M")
 WANTED = {
     "small": ("small", "shared", {}),
+    "beside": ("small", "shared", {"extra": (*FULL, ("synchronous", False))}),
     "blocks of 32": ("small", "shared", {"block": 32}),
     "window": ("window", "window", {}),
     # Triton's kernels do not have to be compiled by nvcc.
@@ -135,6 +136,10 @@ def test_a_load_that_fails():
     failing("small")
 
 
+def test_a_load_that_fails_beside_the_steps():
+    failing("beside")
+
+
 def test_a_load_that_fails_in_several_groups():
     failing("window")
 
@@ -194,7 +199,7 @@ def test_a_load_that_fails_and_a_step_waited_for_ahead_in_the_V2_runner():
 
 def test_the_first_token_behind_a_load_that_a_step_waits_for():
     """And behind one that goes on beside the steps."""
-    names, some = ("small", "waits ahead" if kit.REHEARSE else "waits ahead V2"), random.Random(19)
+    names, some = ("beside", "waits ahead" if kit.REHEARSE else "waits ahead V2"), random.Random(19)
     asked = [some.choices(range(3, 1000), k=3905) for _ in range(3 if kit.REHEARSE else 9)]
     for tokens in asked:
         engines[names[0]].call("one", tokens, 1, True)
@@ -209,9 +214,9 @@ def test_the_first_token_behind_a_load_that_a_step_waits_for():
     say("first token, ms", **{name: [round(ms, 1) for ms in sorted(took[name])] for name in names})
 
 
-def under_load(what, n, seed, happens, made=LONG):
+def under_load(what, n, seed, happens, made=LONG, name="small"):
     """Requests while something happens to the daemon."""
-    engine, asked = engines["small"], prompts(n, seed)
+    engine, asked = engines[name], prompts(n, seed)
     reference = without(engine, "answers", asked, made)
     before = engine.call("counts")
     engine.begin("answers", asked, made)
@@ -234,7 +239,7 @@ def comes_back(engine, seed):
         time.sleep(0.05)
 
 
-def test_the_daemon_is_killed_and_restarted_under_load():
+def killed(name):
     def happens(daemon):
         for _ in range(2):
             time.sleep(0.3)
@@ -242,15 +247,25 @@ def test_the_daemon_is_killed_and_restarted_under_load():
             time.sleep(0.3)
             daemon.again(*SMALL)
 
-    counts = under_load("killed twice", 96, 1, happens)
+    counts = under_load(f"{name}, killed twice", 96, 1, happens, name=name)
     if not counts.get("daemon_losses") and not counts.get("worker_daemon_losses"):
         raise AssertionError(counts)
-    comes_back(engines["small"], 1)
+    comes_back(engines[name], 1)
+
+
+def test_the_daemon_is_killed_and_restarted_under_load():
+    killed("small")
+
+
+def test_the_daemon_is_killed_and_restarted_under_loads_beside_the_steps():
+    killed("beside")
 
 
 def test_a_daemon_that_does_not_answer():
-    under_load("hangs", 96, 2, lambda daemon: (time.sleep(0.2), daemon.hang(0.6)))
-    comes_back(engines["small"], 2)
+    for name in ("small", "beside"):
+        under_load(f"{name}, hangs", 96, 2, lambda daemon: (time.sleep(0.2), daemon.hang(0.6)),
+                   name=name)
+        comes_back(engines[name], 2)
 
 
 def test_both_tiers_are_full():
@@ -320,6 +335,7 @@ TESTS = [
     test_states_at_the_end_of_each_block,
     test_an_idle_engines_last_request_is_published,
     test_a_load_that_fails,
+    test_a_load_that_fails_beside_the_steps,
     test_a_load_that_fails_and_a_step_waited_for,
     test_a_load_that_fails_and_a_step_waited_for_ahead,
     test_a_load_that_fails_and_a_step_waited_for_in_the_V2_runner,
@@ -328,6 +344,7 @@ TESTS = [
     test_a_load_that_fails_in_several_groups,
     test_a_load_that_fails_beside_states,
     test_the_daemon_is_killed_and_restarted_under_load,
+    test_the_daemon_is_killed_and_restarted_under_loads_beside_the_steps,
     test_a_daemon_that_does_not_answer,
     test_both_tiers_are_full,
     test_another_block_size_on_one_daemon,

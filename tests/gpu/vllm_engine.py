@@ -331,6 +331,20 @@ class Engine:
         (at, times, became, logs, cached), = found.values()
         return times[0] - at, (became, logs), cached, self._share
 
+    def busy(self, seeds, streams, length, interval, made, reset):
+        """Prompts of (seed, how many) tokens that arrive beside decoding streams, which are the same
+        each time: s to the first token of each, and tokens that came from a cache."""
+        if reset:
+            self.reset()
+
+        def prompt(seed, n):
+            return random.Random(seed).choices(range(3, self.vocab), k=n)
+
+        found, _, _ = self.serve(
+            [(0.3 + i * interval, str(i), prompt(*seed), made) for i, seed in enumerate(seeds)],
+            [prompt(f"stream {i}", length) for i in range(streams)])
+        return [(r[1][0] - r[0], r[4]) for r in found.values()]
+
     def arrivals(self, streams, template, prompts, length, interval, made):
         """Prompts behind one template that arrive beside decoding streams: s to the first tokens,
         gaps of the streams, tokens a second."""
