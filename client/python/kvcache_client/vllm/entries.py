@@ -22,14 +22,14 @@ def together(orders: Sequence[SaveOrder]) -> SaveOrder:
 
 def entries_of(order: SaveOrder, parts: Sequence[Part]) -> List[Tuple[int, SaveEntry]]:
     """Of an order, cut at prefixes, each with its group. parts: of the groups."""
-    n, piece = len(order.keys) // KEY_BYTES, KEYS_MAX // len(parts)
-    return [
-        (group, SaveEntry(part, order.keys[at * KEY_BYTES : (at + piece) * KEY_BYTES],
-                          ids[at : at + piece]))
-        for at in range(0, n, piece)
-        for group, (part, ids) in enumerate(zip(parts, order.ids))
-        if any(b is not None for b in ids[at : at + piece])
-    ]
+    found, piece = [], KEYS_MAX // len(parts)
+    for at in range(0, len(order.keys) // KEY_BYTES, piece):
+        keys = order.keys[at * KEY_BYTES : (at + piece) * KEY_BYTES]
+        for group, (part, ids) in enumerate(zip(parts, order.ids)):
+            some = ids[at : at + piece]
+            if any(b is not None for b in some):
+                found.append((group, SaveEntry(part, keys, some)))
+    return found
 
 
 def packed(orders: Sequence[SaveOrder], parts: Sequence[Part]) -> List[List[SaveEntry]]:

@@ -13,7 +13,7 @@ SKIPPED = int(KeyState.SKIPPED)
 def skipped(entries: Sequence[SaveEntry], states: bytes) -> List[SaveEntry]:
     """What was skipped of a save, without blocks that are absent. states: a byte a key."""
     found, at = [], 0
-    for entry in entries:
+    for entry in entries if SKIPPED in states else ():
         keys = join(entry.keys)
         n = len(keys) // KEY_BYTES
         if SKIPPED in states[at : at + n]:

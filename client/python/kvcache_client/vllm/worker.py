@@ -169,7 +169,8 @@ class WorkerSide:
         """Before the forward pass, whatever that needs."""
         self._distrust = max(0, self._distrust - 1)
         self._idle = orders.tokens == 0
-        self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
+        if orders.fresh:
+            self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
         beside = [order for order in orders.loads if order.asynchronous]
         if beside:
             # Whoever had these blocks before may still be read by compute, and by saves.
@@ -301,8 +302,9 @@ class WorkerSide:
     def _ask_ranks(self, orders: StepOrders) -> None:
         """What one rank lacked, all of them have computed on."""
         lost, self._lost = self._lost, False
-        waited = any(not order.asynchronous for order in orders.loads)
-        if self.agree is not None and waited and self.agree(lost):
+        if self.agree is None or all(order.asynchronous for order in orders.loads):
+            return
+        if self.agree(lost):
             self._distrust_steps()
 
     def _judge(self, loading: _Loading, ms: int) -> bool:
@@ -399,8 +401,10 @@ class WorkerSide:
     def _note_skipped(self, orders: Sequence[SaveOrder], states: bytes) -> None:
         """The GPU tier makes room for so many blocks at a time: of a long prompt there is none for
         the rest, but soon."""
+        if len(self.groups) > 1 or KeyState.SKIPPED not in states:
+            return
         n = [len(order.keys) // KEY_BYTES for order in orders]
-        if len(self.groups) > 1 or KeyState.SKIPPED not in states or len(states) != sum(n):
+        if len(states) != sum(n):
             return
         for order, at, end in zip(orders, itertools.accumulate([0, *n]), itertools.accumulate(n)):
             first = states.find(KeyState.SKIPPED, at, end)
