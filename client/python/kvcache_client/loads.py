@@ -81,8 +81,11 @@ class Load:
 
     def invalid_blocks(self) -> List[int]:
         """The destination block ids that do not hold their key's bytes. After wait()."""
+        valid = self.valid
+        if 0 not in valid:
+            return []
         return [
-            block for block, good in zip(self._ids, self._valid)
+            block for block, good in zip(self._ids, valid)
             if not good and block != structs.NO_BLOCK
         ]
 
