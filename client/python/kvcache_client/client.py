@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import enum
 import os
 import sys
