@@ -128,6 +128,32 @@ class Again(support.Case):
             self.assertEqual(one.requests["b"].num_output_placeholders, 0)
             self.assertEqual(one.requests["c"].num_output_placeholders, 1)
 
+    def test_what_is_all_its_own_is_not_begun_again(self):
+        """Log probabilities of its prompt come once, with a step that would be left out; from the step
+        behind that they end vLLM 0.26."""
+        one = self.scheduler(True, "ax", a=(RUNNING, [1, 2], 1), p=(RUNNING, [3, 4], 4, 4))
+        one.requests["p"].skip_reading_prefix_cache = True
+        self.assertEqual(one._handle_invalid_blocks({9}, {"a": 1, "p": 4}), {"a", "x"})
+        self.assertEqual(one.running, [one.requests["p"]])
+        one = self.scheduler(True, "", p=(RUNNING, [3, 4], 4, 4))
+        one.requests["p"].skip_reading_prefix_cache = True
+        self.assertEqual(one._handle_invalid_blocks({4}, {"p": 4}), {"p"})
+
+    def test_a_reset_beside_running_requests_leaves_the_next_step_out(self):
+        """Which vLLM has counted with this one, when it preempted them."""
+        one = self.scheduler(True, "ab", a=(PREEMPTED, [], 1, 1), b=(PREEMPTED, [], 1))
+        for name, n in (("a", 2), ("b", 1)):
+            one.requests[name].num_output_placeholders = 0
+            one.requests[name].async_tokens_to_discard = n
+        self.assertEqual(one._handle_invalid_blocks({9}, {"a": 1, "b": 1}), {"a", "b"})
+        self.assertEqual([one.requests[name].async_tokens_to_discard for name in "ab"], [1, 0])
+
+    def test_beside_other_connectors_it_is_asked_all_the_same(self):
+        one = self.scheduler(True, "bx", a=(PREEMPTED, [], 1), b=(RUNNING, [1, 2], 1))
+        one.connector = space(_connectors=[one.connector, space()])
+        self.assertEqual(one._handle_invalid_blocks({9}, {"a": 1, "b": 1}), {"a", "b", "x"})
+        self.assertEqual((self.evicted, self.begun), (ALL, {"b"}))
+
     def test_loads_beside_the_steps_concern_nobody_else(self):
         one = self.scheduler(False, "", a=(RUNNING, [1, 2], 1, 1), b=(LOADING, [3, 4, 5]))
         self.assertEqual(one._handle_invalid_blocks({4, 5}, {"a": 1}), set())
@@ -167,6 +193,9 @@ class Again(support.Case):
             self.assertEqual(dict(vars(kind)), before)
         self.assertTrue(self.install(type("Scheduler", (Older,), {})))
         self.assertTrue(connector._waits(config, None))
+        config.kv_transfer_config.kv_load_failure_policy = "fail"
+        self.assertFalse(connector._waits(config, None))
+        config.kv_transfer_config.kv_load_failure_policy = "recompute"
         config.parallel_config.pipeline_parallel_size = 2
         self.assertFalse(connector._waits(config, None))
 

@@ -148,17 +148,21 @@ def _preempts(kind: Any) -> Optional[_Preempt]:
         self._preempt_request(request, time.monotonic(), drop_stale_output=True)
 
     def discarding(self: Any, request: Any, tokens: int) -> None:
-        # The next step's output, if it has one; this step's is skipped by the request's name.
-        more = request.num_in_flight_tokens > tokens and not request.is_prefill_chunk
+        more = _next_token(request, tokens)  # this step's is skipped by the request's name
         self._preempt_request(request, time.monotonic())
         request.num_output_placeholders = 0
-        request.async_tokens_to_discard = int(more)
+        request.async_tokens_to_discard = more
 
     if _preempted(kind, dropping) == {"drop_stale_output": True, "num_stale_output_tokens": 7}:
         return dropping
     if _preempted(kind, discarding) == {"async_tokens_to_discard": 1} and _discards():
         return discarding
     return None
+
+
+def _next_token(request: Any, tokens: int) -> int:
+    """How many the next step makes of a request that has so many tokens of this one."""
+    return int(request.num_in_flight_tokens > tokens and not request.is_prefill_chunk)
 
 
 def _preempted(kind: Any, preempt: _Preempt) -> Optional[Dict[str, Any]]:
@@ -216,7 +220,14 @@ def _begin_again(self: Any, bad: Set[int], scheduled: Mapping[str, int], preempt
     from vllm.v1.request import RequestStatus
 
     everybody = {name: self.kv_cache_manager.get_block_ids(name)[0] for name in self.requests}
-    admitted = getattr(self.connector, "admitted_beside_loads", lambda: set(scheduled))()
+    for name, request in self.requests.items():
+        # All of that is its own. Log probabilities of a prompt come once, with the step that ends it.
+        if getattr(request, "skip_reading_prefix_cache", False) and bad.isdisjoint(everybody[name]):
+            del everybody[name]
+    told = _connectors(self.connector)
+    admitted: Set[str] = set()
+    for one in told:
+        admitted |= getattr(one, "admitted_beside_loads", lambda: set(scheduled))()
     gone = {name for name in admitted if name not in self.requests
             or self.requests[name].status not in (
                 RequestStatus.RUNNING, RequestStatus.WAITING_FOR_REMOTE_KVS)}
@@ -233,16 +244,23 @@ def _begin_again(self: Any, bad: Set[int], scheduled: Mapping[str, int], preempt
     self.kv_cache_manager.evict_blocks(bad)
     for name in gone & set(self.requests) & set(scheduled):  # preempted by vLLM meanwhile
         self.requests[name].num_output_placeholders = 0
-        self.requests[name].async_tokens_to_discard = 0
+        self.requests[name].async_tokens_to_discard = _next_token(
+            self.requests[name], scheduled[name])  # to reset its cache, behind the next step
     for name, block in first.items():
         request, known = self.requests[name], block * self.block_size
         if (request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
                 and request.num_computed_tokens > known):
             request.num_computed_tokens = known
             self.failed_recving_kv_req_ids.add(name)
-    getattr(self.connector, "begun_again", lambda names: None)(names)
+    for one in told:
+        getattr(one, "begun_again", lambda names: None)(names)
     log.warning("kvcached: %d requests are begun again, since a load has failed", len(names))
     return names | gone
+
+
+def _connectors(connector: Any) -> List[Any]:
+    """Those that vLLM's MultiConnector calls, or the one that there is."""
+    return list(getattr(connector, "_connectors", ())) or [connector]
 
 
 def _reached(blocks: Mapping[str, Sequence[int]], bad: Set[int]) -> Dict[str, int]:
