@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """New weights, and other resets, that the daemon is not told of at once."""
 
+import contextlib
 import signal
 import sys
 from unittest import mock
@@ -21,6 +22,14 @@ class Resets(Case):
         self.assertEqual(engine.serve(Request(tokens)), 28)
         return engine, tokens
 
+    @contextlib.contextmanager
+    def silent(self, daemon):
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+
     def reset(self, engine):
         with self.assertLogs("kvcache_client.vllm", "WARNING") as said:
             self.assertTrue(engine.scheduler.reset_cache())  # later versions end on False
@@ -38,18 +47,16 @@ class Resets(Case):
         """What a daemon has that was not reachable at the time is a miss when it is again."""
         daemon = self.daemon()
         engine, tokens = self.served(daemon)
-        engine.scheduler._scheduler._link.lost(SessionError("lost"))
-        self.reset(engine)
+        with self.silent(daemon):  # so that the next session does not begin at once
+            engine.scheduler._scheduler._link.lost(SessionError("lost"))
+            self.reset(engine)
         self.missed(daemon, engine, tokens)
 
     def test_of_a_daemon_that_does_not_answer(self):
         daemon = self.daemon()
         engine, tokens = self.served(daemon, connect_ms=50)
-        daemon.process.send_signal(signal.SIGSTOP)
-        try:
+        with self.silent(daemon):
             self.reset(engine)
-        finally:
-            daemon.process.send_signal(signal.SIGCONT)
         self.missed(daemon, engine, tokens)
 
     def test_while_a_connection_is_set_up(self):
