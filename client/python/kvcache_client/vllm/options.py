@@ -24,7 +24,7 @@ class Options:
     save_decoded: bool = True  #: also blocks with generated tokens (multi-turn)
     save_every: int = 0  #: those of all requests together, once in so many steps [half a block]
     verify: bool = True  #: compare checksums of what is loaded
-    synchronous: Optional[bool] = None  #: steps wait for the GPU tier [first runner]
+    synchronous: Optional[bool] = None  #: steps wait for the GPU tier [where known]
     layer_by_layer: bool = False  #: beside the forward pass; needs piecewise CUDA graphs
     own_hashes: Optional[bool] = None  #: hash token ids here [where vLLM's hashes are random]
     log_s: float = 60.0  #: between lines of statistics; 0: none
