@@ -74,14 +74,18 @@ class Faults(Case):
             with mock.patch.object(sys.modules["vllm"], "__version__", "0.26.1", create=True):
                 engine = self.engine(daemon, runner=2, **how)
             engine.serve(Request(tokens))
-            self.assertTrue(engine.admit(Request(tokens))[1], how)
+            request = Request(tokens)
+            self.assertTrue(engine.admit(request)[1], how)
+            engine.run(step())
+            engine.finish(request)
 
     def test_a_load_that_fails_where_vllm_does_not_recover_is_computed(self):
         daemon = self.daemon()
         other = self.engine(daemon)
         for how in ({"runner": 2}, {"ahead": True}):
             for option in (None, True):
-                engine = self.engine(daemon, extra={"synchronous": option}, **how)
+                engine = self.engine(  # the lease of what ends in the middle has its time
+                    daemon, extra={"synchronous": option, "lease_ms": 300}, **how)
                 tokens = prompt(42)
                 other.serve(Request(tokens))
                 with mock.patch.object(engine.workers[0]._worker._link, "ready",
