@@ -154,10 +154,14 @@ def note(found, way, seed, cold, how=""):
     if way.way == "kvcached" and loaded[2]:
         share = loaded[3] if loaded[3] is not None else 0.0
         where = "GPU tier" if share == 1 else "host tier" if share == 0 else "both tiers"
-    values = cold[0], own[0], loaded[0], own[1] == loaded[1], loaded[2] / max(own[2], 1)
-    for have, one in zip(found.setdefault(where + how, tuple([] for _ in values)), values):
-        have.append(one)
+    add(found, where + how, cold[0], own[0], loaded[0], own[1] == loaded[1],
+        loaded[2] / max(own[2], 1))
     return True
+
+
+def add(found, where, *values):
+    for have, one in zip(found.setdefault(where, tuple([] for _ in values)), values):
+        have.append(one)
 
 
 def both(found, way, seed, cold):
@@ -172,7 +176,8 @@ def both(found, way, seed, cold):
 
 
 def busy(found, way, seeds, computed):
-    """The same while streams decode: prompts at intervals, loaded, and from the own cache."""
+    """The same while streams decode: prompts at intervals, loaded, and from the own cache. Equal are
+    the tokens that came from a cache: what becomes of them depends on who is in a batch."""
     for turn in range(BUSY):
         for how in list(BOTH)[:: 1 if turn % 2 else -1]:
             way.call("waits", BOTH[how])
@@ -181,10 +186,8 @@ def busy(found, way, seeds, computed):
             if None in some:
                 return False
             for cold, (loaded, n), (own, m) in zip(computed, *some):
-                record = found.setdefault(
-                    f"GPU tier, {how}, streams decode", tuple([] for _ in range(5)))
-                for have, one in zip(record, (cold[0], own, loaded, n == m > 0, n / max(m, 1))):
-                    have.append(one)
+                add(found, f"GPU tier, {how}, streams decode", cold[0], own, loaded, n == m > 0,
+                    n / max(m, 1))
     way.call("waits", None)
     return True
 
