@@ -12,9 +12,10 @@ import support
 from stand_in import TOKENS, Request, step
 from vllm_case import Case, layer_by_layer, prompt, record
 
-from kvcache_client import library
+from kvcache_client import Client, library
 from kvcache_client.errors import NoMemoryError
 from kvcache_client.parts import Part
+from kvcache_client.vllm.endings import LATE_S
 
 
 class Faults(Case):
@@ -104,6 +105,39 @@ class Faults(Case):
         asked = engine.counts("scheduler")["lookups"] - before[0]["lookups"]
         self.assertLess(asked, 4 + 2 * max(1, took) + 8)  # pauses are doubled, to a second
         support.until(lambda: engine.serve(Request(tokens)) == 28, "no hit after it went on")
+
+    def test_leases_that_end_while_the_daemon_does_not_answer_wait_for_one_of_them(self):
+        """As when many requests are aborted at once. They end when it goes on."""
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"lookup_ms": 30, "lease_ms": 600000})
+        tokens, check, released = prompt(30), Client._check, []
+        support.until(lambda: engine.serve(Request(tokens)) == 28, "no hit")
+        many = [Request(tokens) for _ in range(40)]
+        for one in many:
+            support.until(lambda: engine.scheduler.get_num_new_matched_tokens(one, 0)[0] == 28,
+                          "no hit")
+
+        def counted(client, call, *arguments):
+            if call == "kvc_release":
+                released.append(call)
+            return check(client, call, *arguments)
+
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            with mock.patch.object(Client, "_check", counted):
+                begin = time.monotonic()
+                for one in many:
+                    engine.finish(one)
+                took = time.monotonic() - begin
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        self.assertLessEqual(len(released), 1 + took / LATE_S)
+
+        def ended():
+            engine.run(step())
+            return self.figures(daemon)["leases"] == 0
+
+        support.until(ended, "leases that nobody ends")
 
     def test_loads_behind_one_that_is_late_are_given_up(self):
         """A daemon that hangs behind the lookup: the requests of a step do not wait one by one."""

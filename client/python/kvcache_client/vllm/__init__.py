@@ -9,8 +9,9 @@ looked up, loaded and saved; worker.py does it; link.py is the daemon that comes
 messages.py is what travels between the two; requests.py names a request's blocks, chain.py where
 vLLM's own hashes are of no use to other engines; layout.py reads vLLM's configuration; breakeven.py
 knows which prefixes are worth loading, from what passes.py measures; lately.py, which blocks need not
-be named again. entries.py, layers.py and spill.py cut saves and loads into what the library takes;
-streams.py says what they run beside; resets.py, what new weights end; repairs.py mends vLLM.
+be named again; handed.py, which leases the workers were given, endings.py, which nobody needs.
+entries.py, layers.py and spill.py cut saves and loads into what the library takes; streams.py says
+what they run beside; resets.py, what new weights end; repairs.py mends vLLM.
 """
 
 from typing import Any

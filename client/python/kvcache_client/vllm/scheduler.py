@@ -21,6 +21,7 @@ from ..leases import Lease
 from ..names import KEY_BYTES
 from ..parts import Part, Rule
 from .breakeven import BreakEven
+from .endings import Endings
 from .handed import Handed
 from .lately import Lately
 from .link import Link
@@ -31,7 +32,6 @@ from .resets import Resets
 
 log = logging.getLogger("kvcache_client.vllm")
 
-LATE_S = 0.1  # between attempts to end leases that came late
 HOLD_S = 1.0  # until a lease that waits is asked about again: a flush may have ended it
 
 
@@ -76,10 +76,9 @@ class SchedulerSide:
         self._again: Set[str] = set()  # for some of their blocks there was no room
         self._step = 0
         self._save_every = options.save_every or max(1, block_tokens // 2)
-        self._late: List[State] = []  # ended, perhaps with a lease that nobody knows
-        self._late_at = 0.0
         self._resets = Resets()
         self._link = Link(connect or self._connect, self._register, options.retry_s)
+        self._endings = Endings(self._link, self._failed)
 
     # Starting.
 
@@ -272,13 +271,8 @@ class SchedulerSide:
         return False
 
     def _decline(self, state: State) -> None:
-        client, fetch, state.fetch = self._link.get(), state.fetch, 0
-        if client is None or not fetch:
-            return
-        try:
-            client.decline(fetch)
-        except KvcacheError as error:
-            self._failed(error)
+        fetch, state.fetch = state.fetch, 0
+        self._endings.decline(fetch)
 
     def _renew(self) -> None:
         self._lately.clear()
@@ -293,18 +287,8 @@ class SchedulerSide:
 
     def _drop(self, state: State) -> None:
         lease, state.lease = state.lease, None
-        self._release(lease)
+        self._endings.release(lease)
         self._decline(state)
-
-    def _release(self, lease: Optional[Lease]) -> None:
-        if not lease or self._link.get() is None:
-            return
-        try:
-            lease.release()
-        except DeadlineError:
-            pass
-        except KvcacheError as error:
-            self._failed(error)
 
     # Being given blocks.
 
@@ -341,7 +325,7 @@ class SchedulerSide:
 
     def build(self, output: Any) -> StepOrders:
         """build_connector_meta: the orders of this step."""
-        self._end_late()
+        self._endings.step(self._look_up)
         orders, self._orders = self._orders, StepOrders()
         orders.tokens = sum(output.num_scheduled_tokens.values())
         before: Dict[str, int] = {}
@@ -443,7 +427,7 @@ class SchedulerSide:
             for request, block in report.skipped.items():
                 self._save_again(request, block)
         for lease in self.handed.adopted(report.adopted if report else {}):
-            self._release(lease)
+            self._endings.release(lease)
 
     def _save_again(self, request: str, block: int) -> None:
         state = self._requests.get(request)
@@ -459,20 +443,7 @@ class SchedulerSide:
         state = self._requests.pop(request.request_id, None)
         if state is not None:
             self._drop(state)
-            if state.late:
-                self._late.append(state)
-
-    def _end_late(self) -> None:
-        """An answer that nobody waited for may have been a lease: by its name it is found. One a
-        step, until an answer is late again."""
-        if self._late and time.monotonic() >= self._late_at:
-            state = self._late.pop()
-            state.own = 0
-            state.lease = self._look_up(state, 1)
-            self._drop(state)
-            if state.late:
-                self._late.append(state)
-                self._late_at = time.monotonic() + LATE_S
+            self._endings.ended(state)
 
     def reset(self) -> bool:
         """reset_cache: everything saved before is a miss, and what requests have by now is not
