@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """The vLLM connector asks other daemons."""
 
+import itertools
 import json
 import os
 import subprocess
+import time
+from unittest import mock
 
 import stand_in
 import support
@@ -33,7 +36,7 @@ class MadeUp(Case):
 
         def remote(fetch, ms):
             self.assertEqual((fetch, ms), (77, 0))
-            answer = told.pop(0)
+            answer = next(told)
             if answer is None:
                 raise DeadlineError("deadline passed")
             return answer
@@ -42,19 +45,31 @@ class MadeUp(Case):
         return daemon, engine, declined
 
     def test_ask_again_only_while_other_daemons_are_asked(self):
-        told = [None, None, 3]
+        told = iter([None, None, 3])
         daemon, engine, declined = self.ask(told)
         request = Request(self.tokens)
         found = [engine.scheduler.get_num_new_matched_tokens(request, 0) for _ in range(5)]
         self.assertEqual(found, [(None, False)] * 3 + [(12, False)] * 2)
-        self.assertEqual(told, [])
+        self.assertEqual(list(told), [])
         self.assertEqual(declined, [77, 77])  # nobody is asked twice
         self.assertEqual(self.figures(daemon)["leases"], 1)
         engine.finish(request)
         self.assertEqual(self.figures(daemon)["leases"], 0)
 
+    def test_a_daemon_that_is_silent_about_other_daemons_is_not_waited_for_longer(self):
+        """Than it may ask them, and one connect time-out."""
+        daemon, engine, declined = self.ask(itertools.repeat(None))
+        request, begin = Request(self.tokens), time.monotonic()
+        for later, found in ((0, None), (MS / 1000 - 1, None), (MS / 1000 + 1, 12)):
+            with mock.patch("time.monotonic", lambda later=later: begin + later):
+                self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0),
+                                 (found, False))
+        self.assertEqual(declined, [77, 77])  # the second one: nobody is asked twice
+        engine.finish(request)
+        self.assertEqual(self.figures(daemon)["leases"], 0)
+
     def test_an_abort_while_other_daemons_are_asked(self):
-        daemon, engine, declined = self.ask([None])
+        daemon, engine, declined = self.ask(iter([None]))
         request = Request(self.tokens)
         for _ in range(2):
             engine.scheduler.get_num_new_matched_tokens(request, 0)

@@ -39,6 +39,7 @@ class State:
     answer: Tuple[int, int, int] = (0, 0, 0)  # to which question: from, to, of which session
     answered: float = 0.0
     fetch: int = 0  # what other daemons are asked for
+    until: float = 0.0  # it is waited for
     asked: bool = False
     outdated: bool = False  # its blocks are from before a reset
     failed: bool = False  # a load: it is computed, since it would fail again

@@ -255,6 +255,7 @@ class SchedulerSide:
             self._decline(state)
             return False
         state.asked, state.lease = True, lease
+        state.until = time.monotonic() + (self.options.remote_ms + self.options.connect_ms) / 1000
         self.counts["asked_peers"] += 1
         return True
 
@@ -263,8 +264,10 @@ class SchedulerSide:
         try:
             if client is not None:
                 self.counts["peer_blocks"] += client.remote(state.fetch, 0)
-        except DeadlineError:
-            return True
+        except DeadlineError:  # they have not, or this one does not answer
+            if time.monotonic() < state.until:
+                return True
+            self._decline(state)
         except KvcacheError as error:
             self._failed(error)
         state.fetch = 0
