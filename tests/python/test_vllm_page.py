@@ -28,6 +28,18 @@ class Page(Case):
     def test_options(self):
         self.assertEqual(sorted(rows("option")), sorted(f.name for f in dataclasses.fields(Options)))
 
+    def test_defaults(self):
+        """Those that are numbers or words."""
+        table = PAGE[PAGE.index("| option | |\n") :].split("\n\n")[0]
+        said = dict(re.findall(r"`(\w+)` \[(\d+|true|false)[\]:]", table))
+        both = re.search(r"`(\w+)`, `(\w+)` \[true\]", table)
+        said.update(dict.fromkeys(both.groups(), "true"))
+        are = {f.name: str(f.default).lower().removesuffix(".0") for f in dataclasses.fields(Options)}
+        with open(os.path.join(support.ROOT, "client", "kvcache.h")) as header:
+            are["save_ms"] = re.search(r"KVC_SAVE_REPLY_MS (\d+)", header.read()).group(1)
+        self.assertGreater(len(said), 10)
+        self.assertEqual(said, {name: are[name] for name in said})
+
     def test_statistics(self):
         engine = self.engine(self.daemon())
         figures = [f"now_{name}" for name in [*breakeven.BreakEven().figures(), "synchronous"]]
