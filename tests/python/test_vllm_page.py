@@ -35,8 +35,8 @@ class Page(Case):
         both = re.search(r"`(\w+)`, `(\w+)` \[true\]", table)
         said.update(dict.fromkeys(both.groups(), "true"))
         are = {f.name: str(f.default).lower().removesuffix(".0") for f in dataclasses.fields(Options)}
-        with open(os.path.join(support.ROOT, "client", "kvcache.h")) as header:
-            are["save_ms"] = re.search(r"KVC_SAVE_REPLY_MS (\d+)", header.read()).group(1)
+        with open(os.path.join(support.ROOT, "proto", "limits.h")) as header:
+            are["save_ms"] = re.search(r"KVC_SAVE_REPLY_MS +(\d+)", header.read()).group(1)
         self.assertGreater(len(said), 10)
         self.assertEqual(said, {name: are[name] for name in said})
 
