@@ -12,7 +12,6 @@ from vllm_case import Case, layer_by_layer, prompt
 
 from kvcache_client.parts import Rule
 from kvcache_client.vllm.layout import LayoutError, arrangement, block_axis, block_tokens
-from kvcache_client.vllm.options import options_of
 
 
 def states(mode):
@@ -311,17 +310,6 @@ class Groups(Case):
         self.assertEqual([(s.bytes, s.stride) for s in inner], [(TOKENS * 24,) * 2] * 3)
         with self.assertRaises(LayoutError):
             cross_layer_slices(stand_in.Tensor((4, 3, 4, 24)), 4)
-
-    def test_workers_on_several_hosts_are_refused(self):
-        from kvcache_client.vllm.messages import RankInfo
-        from kvcache_client.vllm.scheduler import SchedulerSide
-
-        side = SchedulerSide(options_of({}), TOKENS)
-        with self.assertLogs("kvcache_client.vllm", "ERROR") as said:
-            self.assertFalse(side.set_ranks([RankInfo((), "a"), RankInfo((), "b")]))
-            self.assertFalse(side.set_ranks([RankInfo((), "a"), None]))
-        self.assertIn("several hosts", said.output[0])
-        side.close()
 
 
 class Repairs(Case):

@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 import platform
-import socket
 import time
 from typing import Any, Callable, Dict, Iterable, Optional, Set, Tuple
 
@@ -21,7 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 
-from . import layout, repairs, resets
+from . import hosts, layout, repairs, resets
 from .messages import RankInfo, StepOrders, StepReport
 from .options import Options, options_of
 from .scheduler import SchedulerSide
@@ -309,7 +308,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             log.error("kvcached: not used: %s", why)
             groups, self._why = [], str(why)
         self._worker = WorkerSide(
-            self._options, groups, host=socket.gethostname(),
+            self._options, groups, host=hosts.here(),
             streams=TorchStreams(device) if on_gpu else NoStreams(),
             gpu=device if on_gpu else None,
             run_ahead=2 + self._config.parallel_config.pipeline_parallel_size,
