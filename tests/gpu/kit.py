@@ -247,8 +247,11 @@ class Tree(Remote):
 
 
 def quantile(values, q):
+    """Between two values where it lies between them, so that the median of two is not the larger."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * (len(ordered) - 1) + 0.5))]
+    at = q * (len(ordered) - 1)
+    below = ordered[int(at)]
+    return below + (ordered[min(int(at) + 1, len(ordered) - 1)] - below) * (at - int(at))
 
 
 def median(values):

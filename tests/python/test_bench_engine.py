@@ -18,6 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import batch
 import figures
 import handed
+import kit
 import serve
 import server
 import serving
@@ -333,6 +334,13 @@ class Pieces(unittest.TestCase):
 
 
 class Figures(unittest.TestCase):
+    def test_a_median_of_two_is_between_them(self):
+        self.assertEqual(kit.median([3.0, 1.0]), 2.0)
+        self.assertEqual(kit.median([5.0, 1.0, 3.0]), 3.0)
+        self.assertEqual([round(kit.quantile(list(range(101)), q), 9) for q in (0, 0.95, 1)],
+                         [0, 95, 100])
+        self.assertEqual(figures.over([[3.0], [1.0]], [[1.0], [1.0]])[0], 2.0)
+
     def test_an_interval_holds_the_median_and_grows_with_what_rounds_differ(self):
         near = [[1.0, 2.0, 3.0] * 9, [1.1, 2.1, 3.1] * 9]
         far = [[1.0, 2.0, 3.0] * 9, [11.0, 12.0, 13.0] * 9]
