@@ -119,9 +119,11 @@ class Kvcached:
         self.client.close()
 
     def arrived(self, engine, s):
+        """A cold prompt is asked for, as by any engine, and is not there."""
         # Its row's blocks may still be read by the daemon.
         for save in self.saves.pop(s.row, []):
             save.wait(MS)
+        self.client.lookup(self.part, s.keys[: (s.prompt - 1) // engine.size * 16]).release()
 
     def starts(self, engine, s, n):
         """A forward pass of n tokens is about to be enqueued."""

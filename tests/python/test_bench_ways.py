@@ -91,6 +91,14 @@ class Ways(unittest.TestCase):
             self.assertEqual(hook.client.calls, asked)
             self.assertEqual(len(s.saves), kept)  # its blocks are not given to others before
 
+    def test_a_cold_prompt_is_looked_up_when_it_arrives(self):
+        hook = ways.Kvcached.__new__(ways.Kvcached)
+        lease = Lease(0, 0)
+        hook.client, hook.part, hook.saves = Loads(lease), None, {}
+        s = types.SimpleNamespace(row=3, prompt=BLOCKS * 16 + 1, keys=bytes((BLOCKS + 1) * 16))
+        hook.arrived(types.SimpleNamespace(size=16), s)
+        self.assertEqual((hook.client.calls, lease.ended), ([("lookup", BLOCKS)], 1))
+
     def test_what_the_engine_has_is_not_looked_up(self):
         self.assertEqual(self.admitted(8, 0, own=8)[1].client.calls, [])
 
