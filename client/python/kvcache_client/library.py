@@ -11,7 +11,7 @@ import os
 import threading
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from . import structs
 
@@ -22,7 +22,7 @@ FILE = "libkvcache.so.0"
 SYMBOLS = "KVCACHE_0"
 
 # Name -> result and arguments. A pointer that may be NULL or an array is a c_void_p.
-_PROTOTYPES = {
+_PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "kvc_connect": (c_int, [POINTER(structs.Options), POINTER(c_void_p)]),
     "kvc_connect_why": (
         c_int,
