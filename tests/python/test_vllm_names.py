@@ -53,6 +53,32 @@ class Names(Case):
         self.engine(daemon).serve(Request(tokens, seed=b"one"))
         self.assertEqual(self.engine(daemon).serve(Request(tokens, seed=b"two")), 28)
 
+    def test_engines_meet_whose_hashes_mean_the_same(self):
+        """The same algorithm and seed; pickled tuples are those of one kind of Python, too."""
+        config = stand_in.config({})
+
+        def name(algorithm, seed, python):
+            with mock.patch.dict(os.environ, PYTHONHASHSEED=seed), mock.patch(
+                    "platform.python_version_tuple", lambda: python), mock.patch.object(
+                    config.cache_config, "prefix_caching_hash_algo", algorithm):
+                own, names = _hashing(config, None)
+            self.assertFalse(own)
+            return names
+
+        old, new = ("3", "11", "7"), ("3", "12", "0")
+        some = [(a, s, p) for a in ("sha256", "sha256_cbor", "xxhash_cbor") for s in "01"
+                for p in (old, new)]
+        self.assertEqual(len({name(*one) for one in some}), 2 * 2 + 2 + 2)
+        self.assertEqual(name("sha256_cbor", "0", old), name("sha256_cbor", "0", new))
+        self.assertEqual(name("sha256", "0", old), name("sha256", "0", ("3", "11", "9")))
+
+    def test_secret_seeds_are_not_taken_for_shared_ones(self):
+        """Hashes that are not cryptographic keep a random one beside vLLM's fixed seed."""
+        config = stand_in.config({})
+        for algorithm, own in (("sha256", False), ("xxhash", True), ("xxhash_cbor", True)):
+            with mock.patch.object(config.cache_config, "prefix_caching_hash_algo", algorithm):
+                self.assertEqual(_hashing(config, None)[0], own)
+
     def test_an_engine_has_blocks_that_have_no_names(self):
         """Of its own cache, in front of a request that is not saved."""
         class Unnamed(Request):
