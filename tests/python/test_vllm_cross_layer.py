@@ -15,10 +15,10 @@ class Layer:
 
     def __init__(self, whole, place, strides):
         self._whole, self._place = whole, place
-        self._block, self._layer = strides
+        self._block, self._layer, self._token = strides
 
     def _at(self, block, token):
-        return block * self._block + self._place * self._layer + token * ROW
+        return block * self._block + self._place * self._layer + token * self._token
 
     def row(self, block, token):
         at = self._at(block, token)
@@ -30,16 +30,21 @@ class Layer:
 
 
 class CrossLayer(Case):
-    def crossing(self, daemon, blocks_first=True, layers=3, blocks=60):
-        """An engine that offers the tensor to a connector that prefers it, as vLLM does."""
-        row, page = TOKENS * ROW, TOKENS * ROW * layers
+    def crossing(self, daemon, order="blocks layers tokens", layers=3, blocks=60):
+        """An engine that offers the tensor to a connector that prefers it, as vLLM does. order: of
+        its axes, as they lie in memory."""
+        sizes, at, strides = {"blocks": blocks, "layers": layers, "tokens": TOKENS}, ROW, {}
+        for axis in reversed(order.split()):
+            strides[axis], at = at, at * sizes[axis]
+        first = "blocks layers" if order.startswith("blocks") else "layers blocks"
+        axes = [*first.split(), "tokens"]
 
         def offered(connector, tensors):
             self.assertTrue(connector.prefer_cross_layer_blocks)
-            both = (blocks, layers) if blocks_first else (layers, blocks)
-            whole = Tensor((*both, TOKENS, ROW))
+            whole = Tensor((*(sizes[axis] for axis in axes), ROW),
+                           strides=(*(strides[axis] for axis in axes), 1))
             for i, name in enumerate(tensors):
-                tensors[name] = Layer(whole, i, (page, row) if blocks_first else (row, row * blocks))
+                tensors[name] = Layer(whole, i, [strides[a] for a in sizes])
             connector.register_cross_layers_kv_cache(whole, None)
 
         with mock.patch.object(KvcacheConnector, "register_kv_caches", offered):
@@ -57,14 +62,14 @@ class CrossLayer(Case):
 
     def test_layers_in_front_of_blocks(self):
         daemon, tokens = self.daemon(), prompt(30)
-        first, second = (self.crossing(daemon, blocks_first=False) for _ in range(2))
+        first, second = (self.crossing(daemon, "layers blocks tokens") for _ in range(2))
         first.serve(Request(tokens))
         self.assertEqual(second.serve(Request(tokens)), 28)
 
     def test_blocks_that_lie_otherwise_do_not_meet(self):
         daemon, tokens = self.daemon(), prompt(30)
-        for engine in (self.crossing(daemon), self.crossing(daemon, blocks_first=False),
-                       self.engine(daemon, layers=3)):
+        for engine in (self.crossing(daemon), self.crossing(daemon, "layers blocks tokens"),
+                       self.crossing(daemon, "blocks tokens layers"), self.engine(daemon, layers=3)):
             self.assertEqual(engine.serve(Request(tokens)), 0)
             self.assertEqual(engine.serve(Request(tokens)), 28)
 
