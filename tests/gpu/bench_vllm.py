@@ -11,20 +11,23 @@ the load, and it goes on beside the steps; in an idle engine, and while eight st
 
 Arrivals: eight streams decode while 32 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each. Warm: requests behind eight shared prefixes of 2048 tokens,
-16 and 32 at once, with 16 to 48 tokens of output. Overflow: the same, 16 at once, with a GPU tier of
-8 MiB. Arrivals-gpu: arrivals, with no host tier, so that the daemon moves nothing. All in turns of A B C C B A: "off" is the engine with the connector while that does nothing, so
-that what saving costs is seen within one process. vLLM's offloading has turns of its own with "none",
-half as many. What the calls of the connector take on the host is told for each run. Changes are between the two ways of one turn, with a 95 % interval of their mean over the
-turns (bootstrap).
+16 and 32 at once, with 16 to 48 tokens of output; the own prefix cache begins empty, the daemon has the
+prefixes from the turn before. Overflow: the same, 16 at once, with a GPU tier of 8 MiB. Arrivals-gpu:
+arrivals, with no host tier, so that the daemon moves nothing. All in turns of A B C C B A: "off" is the
+engine with the connector while that does nothing, so that what saving costs is seen within one process.
+vLLM's offloading has turns of its own with "none", half as many. What the calls of the connector take on
+the host is told for each run. Changes are between the two ways of one turn, with a 95 % interval of their
+mean over the turns (bootstrap). A second table has where prompts came from, and bytes moved for those
+that were loaded.
 
-Engines start side by side, each in a process of its own; one at a time is measured, the others are
-idle.
+Engines of one model start side by side, each in a process of its own; one at a time is measured, the
+others are idle.
 
     bench_vllm.py [--eager] [--hits] [--arrivals] [--arrivals-gpu] [--warm] [--overflow] [--turns N]
                   [--seconds N] [--lengths N,N] [--wait FILE] [--ways A,B] [0.5B] [8B]
 
-No turn begins later than --seconds after the start. --wait: nothing is measured before that file is
-there. WAIVED without vLLM (0.20 to 0.33) or a GPU. $OUT: a folder for the figures as JSON.
+No turn begins later than --seconds after the start, of which models have equal parts. --wait: nothing is
+measured before that file is there. WAIVED without vLLM (0.20 to 0.33) or a GPU. $OUT: a folder for the figures as JSON.
 """
 
 import argparse
@@ -46,7 +49,9 @@ NEAR, AGAIN, BUSY = 4, 8, 6  # so many of them, so many times in each way
 BOTH = {"steps wait": True, "beside the steps": False}
 OVERFLOW = 8 << 20  # bytes of the GPU tier
 # Of the daemon, told for each workload: blocks that got room, and without a wait for it.
-FIGURES = ("admitted_blocks", "admitted_at_once", "skipped_blocks", "demotions", "promotions")
+FIGURES = ("admitted_blocks", "admitted_at_once", "skipped_blocks", "demotions", "promotions",
+           *(f"tiers.{tier}.bytes_{done}" for tier in ("gpu", "host") for done in ("loaded", "saved")))
+TOKENS = 16  # of a block
 TOKEN_BYTES = {"0.5B": 12288, "8B": 131072}
 POOL = {"0.5B": 4, "8B": 12}  # GiB of KV in the engine
 SLAB = {"0.5B": 0.5, "8B": 4}  # of which the slab takes so much
@@ -224,14 +229,20 @@ def figures_of(rounds):
     """Of the rounds of one way in one turn: (TTFT p50, p95, tokens a second, gap p95, p99)."""
     ttft = [t for r in rounds for t in r[0]]
     gaps = [g for r in rounds for g in r[1]]
-    return (kit.quantile(ttft, 0.5), kit.quantile(ttft, 0.95), sum(r[2] for r in rounds),
-            kit.quantile(gaps, 0.95), kit.quantile(gaps, 0.99))
+    return (kit.quantile(ttft, 0.5), kit.quantile(ttft, 0.95),
+            sum(r[2] for r in rounds) / len(rounds), kit.quantile(gaps, 0.95),
+            kit.quantile(gaps, 0.99))
+
+
+def shown(figures):
+    """In ms, but for tokens a second."""
+    return [f * (1 if i == 2 else 1e3) for i, f in enumerate(figures)]
 
 
 def turns(what, ways, n, end, *call):
-    """{state: [figures of each turn]}."""
+    """{state: [figures of each turn]}, and {state: [tokens of prompts, those from a cache]}."""
     order = [(way, state) for way in ways for state in way.states()]
-    found = {state: [] for _, state in order}
+    found, served = {state: [] for _, state in order}, {state: [0, 0] for _, state in order}
     for turn in range(-1, n):
         if time.monotonic() > end and turn > 0:
             break
@@ -240,10 +251,12 @@ def turns(what, ways, n, end, *call):
             if way.way == "kvcached":
                 way.call("switch", state == "kvcached")
             way.call("spent")
+            way.call("served")
             one = way.call(*call)
             if one is None:
-                return {}
+                return {}, served
             spent = way.call("spent")
+            served[state] = [a + b for a, b in zip(served[state], way.call("served"))]
             way.call("settled")
             rounds[state].append(one)
             if spent and turn >= 0:
@@ -254,11 +267,11 @@ def turns(what, ways, n, end, *call):
             found[state].append(figures_of(some))
             print("    " + json.dumps({
                 "what": what, "turn": turn, "way": state,
-                "figures": [round(f * 1e3, 3) for f in found[state][-1]]}), flush=True)
+                "figures": [round(f, 3) for f in shown(found[state][-1])]}), flush=True)
     for way in ways:
         if way.way == "kvcached":
             way.call("switch", True)
-    return found
+    return found, served
 
 
 def turn_rows(name, what, found):
@@ -266,8 +279,7 @@ def turn_rows(name, what, found):
     rows = []
     for state, figures in found.items():
         a = [kit.median([f[i] for f in figures]) for i in range(5)]
-        rows.append([name, what, state, len(figures)] + [
-            f"{a[i] / (2 if i == 2 else 1) * (1 if i == 2 else 1e3):.2f}" for i in range(5)])
+        rows.append([name, what, state, len(figures)] + [f"{f:.2f}" for f in shown(a)])
     for state, base in BASES:
         if state in found and base in found and found[state]:
             changes = [change([[f[i]] for f in found[state]], [[f[i]] for f in found[base]])
@@ -277,7 +289,27 @@ def turn_rows(name, what, found):
     return rows
 
 
+def source_rows(name, what, served, counted):
+    """Where tokens of prompts came from, and what was moved for those that were loaded. counted: what
+    the daemon counted meanwhile. What vLLM's offloading brings is not told from the own cache."""
+    rows = []
+    for state, (asked, cached) in served.items():
+        of = counted if state == "kvcached" else dict.fromkeys(FIGURES, 0)
+        loaded = [of[f"tiers.{tier}.bytes_loaded"] for tier in ("gpu", "host")]
+        saved = sum(of[f"tiers.{tier}.bytes_saved"] for tier in ("gpu", "host"))
+        between = (of["demotions"] + of["promotions"]) * TOKENS * TOKEN_BYTES[name]
+        tokens = [b / TOKEN_BYTES[name] for b in loaded]
+        rows.append(
+            [name, what, state]
+            + [f"{100 * n / max(asked, 1):.0f} %" for n in (cached - sum(tokens), *tokens)]
+            + [f"{b / 1e9:.2f}" for b in (sum(loaded), saved, between)]
+            + [f"{(sum(loaded) + saved + between) / sum(loaded):.2f}" if sum(loaded) else "-"])
+    return rows
+
+
 COLUMNS = ["model", "workload", "way", "turns", "TTFT p50 ms", "p95", "token/s", "gap p95 ms", "p99"]
+SOURCES = ["model", "workload", "way", "tokens: own", "GPU tier", "host tier", "GB loaded", "saved",
+           "between tiers", "moved / loaded"]
 
 
 def workloads(ways, wanted):
@@ -319,19 +351,38 @@ def measure(name, ways, said, wanted, end, output):
         n = said.turns if share > 1 else (said.turns + 1) // 2
         until = now + (end - now) * share / (share + sum(w[2] for w in left))
         before = {way.way: way.call("daemon") for way in some}
-        found = turns(f"{name} {what}", some, n, until, *call)
+        found, served = turns(f"{name} {what}", some, n, until, *call)
+        counted = {}
         for way in some:
             after = way.call("daemon")
             if after:
-                print("    " + json.dumps({"what": f"{name} {what}", "way": way.way, "daemon": {
-                    key: after[key] - before[way.way][key] for key in FIGURES}}), flush=True)
+                counted = {key: after[key] - before[way.way][key] for key in FIGURES}
+                print("    " + json.dumps({"what": f"{name} {what}", "way": way.way,
+                                           "daemon": counted}), flush=True)
         output[f"{name} {what} {[way.way for way in some]}"] = found
         if any(found.values()):
             kit.table(f"vLLM: {what}; {kit.machine()}", COLUMNS, turn_rows(name, what, found))
+            kit.table("  where prompts came from", SOURCES, source_rows(name, what, served, counted))
     for way in ways:
         counts = output[f"{name} {way.way} counts"] = way.call("counts")
         if counts:
             print(f"  {name}, {way.way}: {json.dumps(counts)}", flush=True)
+
+
+def of_one(name, said, wanted, end, output):
+    """The engines of one model, side by side."""
+    begin = time.monotonic()
+    ways = [Way(name, way, said.eager) for way in said.ways]
+    try:
+        ready = [way for way in ways if way.ready()]
+        print(f"  {name}: started in {time.monotonic() - begin:.0f} s", flush=True)
+        while said.wait and not os.path.exists(said.wait) and (
+                time.monotonic() < begin + (end - begin) / 2):
+            time.sleep(0.1)
+        measure(name, ready, said, wanted, end, output)
+    finally:
+        for way in ways:
+            way.close()
 
 
 def main():
@@ -346,27 +397,15 @@ def main():
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--wait")
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
-    parser.add_argument("names", nargs="*", default=["0.5B"])
+    parser.add_argument("names", nargs="*", default=["0.5B"] if kit.REHEARSE else ["0.5B", "8B"])
     said = parser.parse_args()
     wanted = [w for w in flags if getattr(said, w.replace("-", "_"))] or flags
-    begin, output, ways = time.monotonic(), {}, {}
+    end, output = time.monotonic() + said.seconds, {}
     try:
-        for name in said.names:
-            ways[name] = []
-            for way in said.ways:
-                ways[name].append(Way(name, way, said.eager))
-        ready = {name: [way for way in some if way.ready()] for name, some in ways.items()}
-        print(f"  started in {time.monotonic() - begin:.0f} s", flush=True)
-        while said.wait and not os.path.exists(said.wait) and (
-                time.monotonic() < begin + said.seconds / 2):
-            time.sleep(0.1)
         for i, name in enumerate(said.names):
             now = time.monotonic()
-            end = now + (begin + said.seconds - now) / (len(said.names) - i)
-            measure(name, ready[name], said, wanted, end, output)
+            of_one(name, said, wanted, now + (end - now) / (len(said.names) - i), output)
     finally:
-        for way in sum(ways.values(), []):
-            way.close()
         if "OUT" in os.environ:
             with open(os.path.join(os.environ["OUT"], "vllm.json"), "w") as f:
                 json.dump(output, f)

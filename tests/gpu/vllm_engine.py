@@ -127,6 +127,7 @@ class Engine:
         self.llm = vllm.LLM(self.folder, **self._arguments())
         self.engine = self.llm.llm_engine
         self._sides = self._share = self._beside = None
+        self._asked = self._cached = 0
         self._watch()
         self._clocks = {
             side: Clock(side, self._connector(side == "worker"))
@@ -222,6 +223,7 @@ class Engine:
                     break
                 at, name, tokens, n = waiting.pop(0)
                 found[name] = [now if at_once else at, [], [], [], 0]
+                self._asked += len(tokens)
                 self._add(name, tokens, n, logs)
             if not self.engine.has_unfinished_requests():
                 time.sleep(max(0.0, waiting[0][0] - (time.perf_counter() - begin)))
@@ -248,6 +250,7 @@ class Engine:
                 record[4] = max(record[4], o.num_cached_tokens or 0)
                 left -= bool(o.finished)
         seconds = time.perf_counter() - begin
+        self._cached += sum(record[4] for record in found.values())
         if running:
             self.engine.abort_request(list(running), internal=False)
         while self.engine.has_unfinished_requests():
@@ -400,6 +403,13 @@ class Engine:
     def spent(self):
         """What its calls took on the host since the last time."""
         return {side: clock.told() for side, clock in self._clocks.items()}
+
+    def served(self):
+        """Tokens of prompts since the last time, but for those of streams, and of these the ones that
+        came from a cache."""
+        asked, cached = self._asked, self._cached
+        self._asked = self._cached = 0
+        return asked, cached
 
     def daemon(self):
         """What the daemon counted."""

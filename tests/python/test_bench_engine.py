@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The serving benchmark (bench_batch.py and bench_serving.py of tests/gpu) with forward passes that
-compute nothing: that it measures what it says."""
+"""The serving benchmark (bench_batch.py, bench_serving.py and bench_vllm.py of tests/gpu) with forward
+passes that compute nothing: that it measures what it says."""
 
 import array
 import contextlib
@@ -16,6 +16,7 @@ import support
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "gpu"))
 
 import batch
+import bench_vllm
 import figures
 import handed
 import kit
@@ -356,6 +357,22 @@ class Figures(unittest.TestCase):
     def test_a_ratio_of_equal_rounds_is_one(self):
         rounds = [[1.0] * 9, [1.0] * 9]
         self.assertEqual(figures.over(rounds, rounds), (1.0, 1.0, 1.0))
+
+
+class Vllm(unittest.TestCase):
+    def test_throughput_of_a_turn_is_that_of_its_runs(self):
+        runs = [([1.0, 3.0], [0.1], 100.0), ([5.0], [0.3], 200.0)]
+        self.assertEqual(bench_vllm.figures_of(runs)[:3], (3.0, 4.8, 150.0))
+        self.assertEqual(bench_vllm.shown((1.0, 2.0, 150.0, 0.5, 1.0)), [1e3, 2e3, 150.0, 5e2, 1e3])
+
+    def test_where_prompts_came_from(self):
+        a_token, counted = bench_vllm.TOKEN_BYTES["8B"], dict.fromkeys(bench_vllm.FIGURES, 0)
+        counted |= {"tiers.gpu.bytes_loaded": 160 * a_token, "tiers.host.bytes_loaded": 480 * a_token,
+                    "tiers.host.bytes_saved": 320 * a_token, "demotions": 15, "promotions": 5}
+        rows = bench_vllm.source_rows(
+            "8B", "w", {"off": [1600, 800], "kvcached": [1600, 800]}, counted)
+        self.assertEqual(rows[0][2:], ["off", "50 %", "0 %", "0 %", "0.00", "0.00", "0.00", "-"])
+        self.assertEqual(rows[1][2:], ["kvcached", "10 %", "10 %", "30 %", "0.08", "0.04", "0.04", "2.00"])
 
 
 support.main(__name__)
