@@ -130,8 +130,8 @@ class Bench:
 
 
 def main():
-    kit.need_gpus()
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", type=lambda text: text.split(","), default=ALL)
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
     parser.add_argument("--requests", type=int, default=24 if kit.REHEARSE else 300)
@@ -142,6 +142,7 @@ def main():
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("names", nargs="*", default=["tiny"] if kit.REHEARSE else ["0.5B", "8B"])
     said = parser.parse_args()
+    kit.need_gpus()
     begin, failed = time.monotonic(), 0
     print(f"{said.requests} requests, {said.rounds} rounds; {kit.machine()}", flush=True)
     for name in said.names:

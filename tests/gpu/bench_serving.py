@@ -228,8 +228,8 @@ def hits(name, sizes, repeats, room):
 
 
 def main():
-    kit.need_gpus()
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--interval", type=float, default=10 if kit.REHEARSE else 100)
@@ -237,6 +237,7 @@ def main():
     parser.add_argument("names", nargs="*", default=["tiny"] if kit.REHEARSE else ["0.5B", "8B"])
     parser.add_argument("--budget", type=float, default=1e9)
     said = parser.parse_args()
+    kit.need_gpus()
     said.until = time.monotonic() + said.budget
     sizes, repeats, room = (
         ((2, 3, 32, 64, 96, 4), 2, "64M") if kit.REHEARSE

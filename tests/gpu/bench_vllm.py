@@ -386,8 +386,8 @@ def of_one(name, said, wanted, end, output):
 
 
 def main():
-    kit.need_gpus()
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags = ("hits", "arrivals", "arrivals-gpu", "warm", "overflow")
     for flag in ("eager", *flags):
         parser.add_argument(f"--{flag}", action="store_true")
@@ -399,6 +399,7 @@ def main():
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
     parser.add_argument("names", nargs="*", default=["0.5B"] if kit.REHEARSE else ["0.5B", "8B"])
     said = parser.parse_args()
+    kit.need_gpus()
     wanted = [w for w in flags if getattr(said, w.replace("-", "_"))] or flags
     end, output = time.monotonic() + said.seconds, {}
     try:
