@@ -262,7 +262,7 @@ bench-gpu: $(GPU_BENCHES) $(GPU_PY_NEEDS) ## measure packing on the GPU against 
 	@for b in $(GPU_BENCHES) $(GPU_PY_BENCH:%='$(PYTHON) %'); do $$b || [ $$? -eq 77 ] || exit 1; done
 
 bench-serve: $(GPU_PY_NEEDS) ## what saving costs serving engines on a GPU (vLLM too, where it is), and what a hit is worth (QUICK=1, TRACE=FILE)
-	@set -e; $(foreach b,$(SERVE),$(PYTHON) tests/gpu/bench_$b.py $(if $(filter batch,$b),$(TRACE:%=--trace %)) \
+	@set -e; $(foreach b,$(SERVE),$(PYTHON) tests/gpu/bench_$b.py $(if $(filter batch vllm,$b),$(TRACE:%=--trace %)) \
 	    $(if $(QUICK),$(QUICK_$b)) || [ $$? -eq 77 ];)
 
 setup: ## install the packages that are missing

@@ -12,22 +12,25 @@ the load, and it goes on beside the steps; in an idle engine, and while eight st
 Arrivals: eight streams decode while 32 prompts of 2048 tokens behind a template of 256 arrive at
 intervals of 100 ms and make 64 tokens each. Warm: requests behind eight shared prefixes of 2048 tokens,
 16 and 32 at once, with 16 to 48 tokens of output; the own prefix cache begins empty, the daemon has the
-prefixes from the turn before. Overflow: the same, 16 at once, with a GPU tier of 8 MiB. Arrivals-gpu:
-arrivals, with no host tier, so that the daemon moves nothing. All in turns of A B C C B A: "off" is the
-engine with the connector while that does nothing, so that what saving costs is seen within one process.
-vLLM's offloading has turns of its own with "none", half as many. What the calls of the connector take on
-the host is told for each run. Changes are between the two ways of one turn, with a 95 % interval of their
-mean over the turns (bootstrap). A second table has where prompts came from, and bytes moved for those
-that were loaded.
+prefixes from the turn before. Seen: the same, 16 at once, and the own cache has them, too. Overflow: as
+warm, 16 at once, with a GPU tier of 8 MiB. Chat: turns of conversations (--trace FILE: of a trace), 16
+at once. Arrivals-gpu: arrivals, with no host tier, so that the daemon moves nothing. All in turns of A
+B C C B A: "off" is the engine with the connector while that does nothing, so that what saving costs is
+seen within one process. vLLM's offloading has turns of its own with "none", half as many. What the
+calls of the connector take on the host is told for each run. Changes are between the two ways of one
+turn, with a 95 % interval of their mean over the turns (bootstrap). A second table has where prompts
+came from, and bytes moved for those that were loaded.
 
 Engines of one model start side by side, each in a process of its own; one at a time is measured, the
 others are idle.
 
-    bench_vllm.py [--eager] [--hits] [--arrivals] [--arrivals-gpu] [--warm] [--overflow] [--turns N]
-                  [--seconds N] [--lengths N,N] [--wait FILE] [--ways A,B] [0.5B] [8B]
+    bench_vllm.py [--eager] [--hits] [--arrivals] [--arrivals-gpu] [--warm] [--seen] [--overflow]
+                  [--chat] [--trace FILE] [--turns N] [--seconds N] [--lengths N,N] [--wait FILE]
+                  [--ways A,B] [0.5B] [8B]
 
 No turn begins later than --seconds after the start, of which models have equal parts. --wait: nothing is
-measured before that file is there. WAIVED without vLLM (0.20 to 0.33) or a GPU. $OUT: a folder for the figures as JSON.
+measured before that file is there. WAIVED without vLLM (0.20 to 0.33) or a GPU. $OUT: a folder for the
+figures as JSON.
 """
 
 import argparse
@@ -43,6 +46,7 @@ from vllm_engine import Setting
 
 BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT = 8, 256, 32, 2048, 0.1, 64
 SHARED, OWN, REQUESTS, AT_ONCE, WARM_OUTPUT = 8, 128, 128, (16, 32), 32
+TALKS, TALK_BLOCKS = 300, 256  # turns of conversations, and the longest
 LENGTHS, MADE, OVER = (4096, 7936), 8, 1.6  # OVER: of what the GPU tier holds
 MOST = 60  # prompts of a length
 NEAR, AGAIN, BUSY = 4, 8, 6  # so many of them, so many times in each way
@@ -59,7 +63,7 @@ WAYS = ("none", "kvcached", "offloading")
 BASES = (("kvcached", "off"), ("kvcached", "none"), ("off", "none"), ("offloading", "none"))
 if kit.REHEARSE:
     INCOMING, PROMPT, OUTPUT, TEMPLATE, REQUESTS, LENGTHS = 3, 300, 8, 32, 12, (512,)
-    POOL = {"0.5B": 1, "8B": 1}
+    POOL, TALKS, TALK_BLOCKS = {"0.5B": 1, "8B": 1}, 12, 16
     TOKEN_BYTES, SLAB = {"0.5B": 512, "8B": 512}, {"0.5B": 2 / 1024, "8B": 2 / 1024}
 
 
@@ -312,13 +316,15 @@ SOURCES = ["model", "workload", "way", "tokens: own", "GPU tier", "host tier", "
            "between tiers", "moved / loaded"]
 
 
-def workloads(ways, wanted):
+def workloads(ways, wanted, trace):
     """[(what, the ways that take turns, its share of the time, the call)]."""
     ours = [way for way in ways if way.way != "offloading"]
     others = [way for way in ways if way.way != "kvcached"]
     warm = [("warm", n, SHARED, PROMPT, OWN, REQUESTS, n, WARM_OUTPUT) for n in AT_ONCE]
     arrivals = ("arrivals", BACKGROUND, TEMPLATE, INCOMING, PROMPT, INTERVAL_S, OUTPUT)
+    chat = ("chat", TALKS, TALK_BLOCKS, AT_ONCE[0], WARM_OUTPUT, trace)
     calls = [("arrivals", arrivals), ("overflow", warm[0]), ("arrivals-gpu", arrivals),
+             ("seen", (*warm[0], True)), ("chat", chat),
              *((f"warm {n}", call) for n, call in zip(AT_ONCE, warm))]
     found = [(what, ours, 4 if what == "arrivals" else 2, call)
              for what, call in calls if what.split()[0] in wanted]
@@ -339,7 +345,7 @@ def measure(name, ways, said, wanted, end, output):
                 f"vLLM: ms to the first token; {kit.machine()}",
                 ["model", "way", "from", "tokens", "prompts", "computed", "own prefix cache",
                  "loaded", "over own", "equal", "of the own hit, at least"], rows)
-    left = workloads(ways, wanted)
+    left = workloads(ways, wanted, said.trace)
     while left:
         what, some, share, call = left.pop(0)
         now = time.monotonic()
@@ -388,13 +394,14 @@ def of_one(name, said, wanted, end, output):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags = ("hits", "arrivals", "arrivals-gpu", "warm", "overflow")
+    flags = ("hits", "arrivals", "arrivals-gpu", "warm", "seen", "overflow", "chat")
     for flag in ("eager", *flags):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--lengths", type=lambda text: [int(n) for n in text.split(",")],
                         default=LENGTHS)
     parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--trace")
     parser.add_argument("--wait")
     parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
     parser.add_argument("names", nargs="*", default=["0.5B"] if kit.REHEARSE else ["0.5B", "8B"])

@@ -15,6 +15,7 @@ import time
 import kit
 import vllm_ahead
 import vllm_joined
+import workloads
 from kit import MS, Waived
 from vllm_clock import Clock
 from vllm_shapes import SHAPES
@@ -303,17 +304,30 @@ class Engine:
              for i in range(prompts)], streams)
         return [r[1][0] - r[0] for r in found.values()], gaps, rate
 
-    def warm(self, seed, shared, length, own, requests, at_once, made):
-        """Requests behind some shared prefixes, so many at once, after a reset of the own cache: s
-        to the first tokens, gaps between tokens, tokens a second. made: tokens of each in the mean;
-        were they equal, requests would come in waves."""
+    def warm(self, seed, shared, length, own, requests, at_once, made, seen=False):
+        """Requests behind some shared prefixes after a reset of the own cache. seen: it has them, too."""
         self.reset()
         some = random.Random(seed)
         prefixes = [some.choices(range(3, self.vocab), k=length) for _ in range(shared)]
+        if seen:
+            self.serve([(0.0, f"prefix {i}", p, 1) for i, p in enumerate(prefixes)])
+        return self._together(
+            [prefixes[i % shared] + self.tokens(own) for i in range(requests)], at_once, made)
+
+    def chat(self, turns, blocks, at_once, made, trace):
+        """Turns of conversations that nobody has seen, of one shape each time, at most so many blocks
+        (workloads.py), after a reset of the own cache."""
+        self.reset()
+        talks = workloads.chat(turns, blocks, made, f"chat {time.monotonic()}", 0, trace)
+        return self._together([p.tokens(self.vocab) for p in talks], at_once, made)
+
+    def _together(self, prompts, at_once, made):
+        """So many at once: s to the first tokens, gaps between tokens, tokens a second. made: tokens of
+        each in the mean; were they equal, requests would come in waves."""
+        some = random.Random(len(prompts))
         gc.collect()
         found, _, rate = self.serve(
-            [(0.0, f"{i}", prefixes[i % shared] + self.tokens(own),
-              made // 2 + some.randrange(made + 1)) for i in range(requests)],
+            [(0.0, f"{i}", p, made // 2 + some.randrange(made + 1)) for i, p in enumerate(prompts)],
             at_once=at_once)
         gaps = [b - a for r in found.values() for a, b in zip(r[1], r[1][1:])]
         return [r[1][0] - r[0] for r in found.values()], gaps, rate
