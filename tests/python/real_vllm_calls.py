@@ -9,6 +9,7 @@ scripts/check-vllm runs this; make check does not.
 import collections
 import contextlib
 import inspect
+import time
 from unittest import mock
 
 import real_vllm
@@ -131,6 +132,28 @@ class Called(real_vllm.Served):
                 "wait_for_save", "get_finished", "clear_connector_metadata")
         ordered("WORKER", "bind_connector_metadata", "start_load_kv", "wait_for_save")
         self.assertEqual(engine.scheduler.get_num_unfinished_requests(), 0)
+
+    def test_new_weights_without_a_pause(self):
+        """Whatever becomes of them: here there is no model."""
+        from vllm.v1.worker import gpu_worker
+
+        daemon = self.daemon()
+        first, second = self.engine(daemon), self.engine(daemon)
+        tokens = [(i * 9) % 900 for i in range(330)]
+        first.serve("a", tokens)
+        self.settled(daemon)
+        self.assertEqual(second.serve("b", tokens), 320)
+        loaded = second.worker._worker.counts["loaded_blocks"]
+        with contextlib.suppress(Exception):
+            gpu_worker.Worker.reload_weights(mock.MagicMock())
+        self.assertEqual(second.worker._worker._updates, 1)
+        self.assertTrue(second.scheduler.reset_prefix_cache())
+        second.serve("c", tokens, 8)
+        self.assertEqual(second.worker._worker.counts["loaded_blocks"], loaded)
+        self.assertEqual(second.worker._worker.counts["failed_loads"], 1)
+        support.until(lambda: second.scheduler.reset_prefix_cache() and second.serve(
+            f"again {time.monotonic()}", tokens) == 320, "no hit")
+        self.assertEqual(second.worker._worker.counts["failed_loads"], 1)
 
 
 if __name__ == "__main__":

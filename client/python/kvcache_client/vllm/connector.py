@@ -315,6 +315,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             agree=_agreement(self._config),
             early=_writes_early(self._config, self._cache),
         )
+        resets.of_the_worker(self._worker)
 
     def get_handshake_metadata(self) -> Optional[KvcacheHandshake]:
         if self._worker is None:

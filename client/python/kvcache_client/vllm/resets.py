@@ -1,16 +1,22 @@
 """reset_cache: what was saved before is a miss, however long the daemon cannot be told so, and also
-where vLLM clears its caches without a word to the connector."""
+where vLLM clears its caches, or takes new weights, without a word to the connector."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
+import sys
+import weakref
 from typing import Any, Sequence
 
 from ..client import Client
 from ..parts import Part
 
 log = logging.getLogger("kvcache_client.vllm")
+
+
+UPDATES = "reload_weights", "update_weights", "finish_weight_update"
 
 
 class Resets:
@@ -53,3 +59,29 @@ def of_the_engine() -> None:
 
     kind._reset_caches = reset
     log.info("kvcached: pausing for new weights resets the connector, too")
+
+
+def of_the_worker(side: Any) -> None:
+    """vLLM's worker of this process takes new weights when it is told to, whether or not the engine was
+    paused. side: its new_weights() is called behind that, however it went."""
+    kind: Any = getattr(sys.modules.get("vllm.v1.worker.gpu_worker"), "Worker", None)
+    if kind is None:
+        return
+    if "kvcached_sides" not in vars(kind):
+        kind.kvcached_sides = weakref.WeakSet()
+        for name in UPDATES:
+            if hasattr(kind, name):
+                setattr(kind, name, _telling(getattr(kind, name), kind.kvcached_sides))
+    kind.kvcached_sides.add(side)
+
+
+def _telling(theirs: Any, sides: Any) -> Any:
+    @functools.wraps(theirs)
+    def update(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return theirs(*arguments, **keywords)
+        finally:
+            for side in list(sides):
+                side.new_weights()
+
+    return update

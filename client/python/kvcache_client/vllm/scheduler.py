@@ -76,7 +76,7 @@ class SchedulerSide:
         self._again: Set[str] = set()  # for some of their blocks there was no room
         self._step = 0
         self._save_every = options.save_every or max(1, block_tokens // 2)
-        self._resets = Resets()
+        self._resets, self._updates = Resets(), 0  # of weights
         self._link = Link(connect or self._connect, self._register, options.retry_s)
         self._endings = Endings(self._link, self._failed)
 
@@ -331,6 +331,7 @@ class SchedulerSide:
         self._endings.step(self._look_up)
         orders, self._orders = self._orders, StepOrders()
         orders.tokens = sum(output.num_scheduled_tokens.values())
+        orders.updates = self._updates
         before: Dict[str, int] = {}
         for name in output.preempted_req_ids or ():
             if name in self._requests:
@@ -423,6 +424,10 @@ class SchedulerSide:
                 state.saved = min([state.saved, *hit])
                 self.counts["failed_requests"] += bool(hit) and not state.failed
                 state.failed = state.failed or bool(hit)
+        if report and report.updates > self._updates:
+            log.info("kvcached: new weights: what was saved before is a miss")
+            self._updates = report.updates
+            self.reset()
         if report:
             self._link.pause(report.away)  # what is found could not be loaded
             self.break_even.ranks([report.cost] if report.cost else [])

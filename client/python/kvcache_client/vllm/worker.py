@@ -106,6 +106,8 @@ class WorkerSide:
         # Steps whose saves are dropped: they may have been scheduled on blocks that did not arrive.
         self._run_ahead, self._distrust = run_ahead, 0
         self._lost = False  # something that this step's forward pass waited for
+        self._updates = 0  # of weights
+        self._old = False  # this step's orders are from before one
         self.agree = agree
         self._leases: List[Lease] = []
         self._by_layer = options.layer_by_layer and all(g.layers for g in self.groups)
@@ -154,6 +156,15 @@ class WorkerSide:
     def close(self) -> None:
         self._link.close()
 
+    def new_weights(self) -> None:
+        """Between two steps. What is loaded now is of the old ones, and so is what is ordered until
+        the scheduler's side knows."""
+        self._updates += 1
+        self._beside += [self._loading(order) for order in self._held]
+        self._held.clear()
+        for loading in self._beside:
+            loading.bad |= loading.wanted
+
     def _failed(self, error: KvcacheError) -> None:
         if isinstance(error, DeadlineError):
             self._link.late()
@@ -169,6 +180,7 @@ class WorkerSide:
         """Before the forward pass, whatever that needs."""
         self._distrust = max(0, self._distrust - 1)
         self._idle = orders.tokens == 0
+        self._old = orders.updates < self._updates
         if orders.fresh:
             self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
         beside = [order for order in orders.loads if order.asynchronous]
@@ -178,7 +190,7 @@ class WorkerSide:
             blocks = {b for order in beside for ids in order.ids for b in ids if b is not None}
             self.counts["waits_for_copies"] += self._reading.loaded(blocks, self._streams)
         self._passes.begin(orders.tokens)
-        if self._by_layer and orders.saves and not self._host_only:
+        if self._by_layer and orders.saves and not self._host_only and not self._old:
             client = self._link.ready()
             if client is None:
                 self._dropped(len(orders.saves))
@@ -189,7 +201,9 @@ class WorkerSide:
         """Before the forward pass; behind it if all of the loads go on beside the steps."""
         sliced: List[Tuple[int, SlicedLoad]] = []
         for order in orders.loads:
-            if order.asynchronous:
+            if order.asynchronous and self._old:
+                self._beside.append(self._start(order, []))
+            elif order.asynchronous:
                 self._held.append(order)
             else:
                 self._room(order, JUDGE_MS)
@@ -238,11 +252,13 @@ class WorkerSide:
             self._layer_saves.computed(name)
 
     def _start(self, order: LoadOrder, sliced: List[Tuple[int, SlicedLoad]]) -> _Loading:
-        loading = _Loading(order, [], {b for ids in order.ids for b in ids if b is not None})
+        loading = self._loading(order)
         stream = self._streams.compute()
         if order.asynchronous:
             stream = self._streams.side()
-        self._report.adopted[order.request] = 1
+        if self._old:
+            self._give_up(loading)
+            return loading
         client = self._link.ready()
         if client is None:
             self._report.away = max(self._report.away, self._link.away_s())
@@ -263,6 +279,10 @@ class WorkerSide:
             self._failed(error)
             self._give_up(loading)
         return loading
+
+    def _loading(self, order: LoadOrder) -> _Loading:
+        self._report.adopted[order.request] = 1
+        return _Loading(order, [], {b for ids in order.ids for b in ids if b is not None})
 
     def _give_up(self, loading: _Loading) -> None:
         loading.loads.clear()
@@ -340,7 +360,7 @@ class WorkerSide:
         self.judge()
         self._ask_ranks(orders)
         by_layer = self._layer_saves.end(trusted=not self._distrust)
-        if self._distrust:
+        if self._distrust or self._old:
             self._dropped(len(orders.saves))
         elif self._by_layer and not self._host_only:
             self._fail_layers()
@@ -464,4 +484,5 @@ class WorkerSide:
 
     def report(self) -> StepReport:
         report, self._report = self._report, StepReport()
+        report.updates = self._updates if self._old else 0
         return report
