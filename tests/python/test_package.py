@@ -58,13 +58,17 @@ class Package(support.Case):
         self.assertEqual((said.stderr, said.stdout), ("", "[]\n"))
 
     def test_a_library_that_is_not_there_is_named(self):
+        """And who has named it: where the variable is not set, that is what helps."""
         code = (
-            "import kvcache_client\ntry:\n    kvcache_client.version()\n"
-            "except OSError as error:\n    print(error)"
+            "import kvcache_client\nkvcache_client.library.FILE = 'libnowhere.so'\n"
+            "try:\n    kvcache_client.version()\nexcept OSError as error:\n    print(error)"
         )
         folder = os.path.join(support.ROOT, "client", "python")
         said = self.python(code, folder, KVCACHE_LIBRARY="/nonexistent/lib.so")
-        self.assertIn("cannot load /nonexistent/lib.so (KVCACHE_LIBRARY", said.stdout)
+        self.assertIn(
+            "cannot load /nonexistent/lib.so (that is what KVCACHE_LIBRARY says)", said.stdout)
+        said = self.python(code, folder)
+        self.assertIn("cannot load libnowhere.so (set KVCACHE_LIBRARY to the path", said.stdout)
 
     def test_calls_of_other_structs_are_not_taken_for_those_of_this_package(self):
         other = os.path.join(self.folder, "libkvcache.so.0")

@@ -114,9 +114,11 @@ def library() -> ctypes.CDLL:
             try:
                 loaded = ctypes.CDLL(path)
             except OSError as error:
-                raise OSError(
-                    f"cannot load {path} (KVCACHE_LIBRARY names another file): {error}"
-                ) from error
+                how = (
+                    "that is what KVCACHE_LIBRARY says" if os.environ.get("KVCACHE_LIBRARY")
+                    else f"set KVCACHE_LIBRARY to the path of {FILE}, unless the loader finds it"
+                )
+                raise OSError(f"cannot load {path} ({how}): {error}") from error
             _bind(loaded, path)
             _loaded = loaded
         return _loaded
