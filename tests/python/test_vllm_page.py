@@ -100,16 +100,17 @@ class LogLine(Case):
         engine = self.engine(self.daemon(), extra={"retry_s": 0.001})
         link = engine.scheduler._scheduler._link
         self.addCleanup(link._client.close)
-        reconnect = mock.Mock(side_effect=OSError("away"))
+        reconnect = mock.Mock()
         link._client = mock.Mock(reconnect=reconnect)
         for _ in range(2):
             reconnect.reset_mock()
+            reconnect.side_effect = OSError("away")
             with self.assertLogs("kvcache_client.vllm", "WARNING") as said:
                 link.lost(OSError("lost"))
                 support.until(lambda: link.get() or reconnect.call_count > 3, "no attempts")
             self.assertEqual(sum("away; trying again" in line for line in said.output), 1)
-            link._thread.join()
-            self.assertTrue(link._set_up())
+            reconnect.side_effect = None
+            support.until(link.get, "not connected")
 
 
 support.main(__name__)
