@@ -10,8 +10,27 @@ from vllm_case import Case, prompt
 
 from kvcache_client import Client, errors
 from kvcache_client.vllm.link import Link
+from kvcache_client.vllm.options import options_of
 
 LOG = "kvcache_client.vllm"
+
+
+class Options(Case):
+    def test_a_misspelt_option_is_guessed(self):
+        for name, meant in (("lookup_mss", "lookup_ms"), ("sockets", "socket"),
+                            ("synchronus", "synchronous")):
+            with self.assertRaisesRegex(ValueError, f"no option {name}; did you mean {meant}?"):
+                options_of({name: 1})
+        with self.assertRaisesRegex(ValueError, "no option xyz; there are connect_ms, "):
+            options_of({"xyz": 1})
+
+    def test_a_wrong_type_is_told_in_words(self):
+        for name, value, wanted in (
+                ("lookup_ms", "3", "a whole number"), ("min_tokens", 1.5, "a whole number"),
+                ("retry_s", True, "a number"), ("socket", 3, "a string"),
+                ("synchronous", "yes", "true or false"), ("save", None, "true or false")):
+            with self.assertRaisesRegex(ValueError, f"{name}: {value!r} is not {wanted}$"):
+                options_of({name: value})
 
 
 class Socket(Case):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Optional
+import difflib
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 MOST = (1 << 31) - 1
+TYPES: Dict[str, Tuple[Tuple[type, ...], str]] = {
+    "bool": ((bool,), "true or false"), "str": ((str,), "a string"),
+    "float": ((int, float), "a number"), "int": ((int,), "a whole number"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,17 +40,16 @@ def options_of(extra: Mapping[str, Any]) -> Options:
     fields = {f.name: f for f in dataclasses.fields(Options)}
     for name, value in extra.items():
         if name not in fields:
-            raise ValueError(f"kv_connector_extra_config: no option {name}; there are "
+            near = difflib.get_close_matches(name, fields, n=1)
+            raise ValueError(f"kv_connector_extra_config: no option {name}; "
+                             + (f"did you mean {near[0]}? There are " if near else "there are ")
                              + ", ".join(sorted(fields)))
         kind = str(fields[name].type)
-        wanted = (
-            bool if "bool" in kind else str if "str" in kind
-            else (int, float) if "float" in kind else int
-        )
+        wanted, called = next(of for word, of in TYPES.items() if word in kind)
         if value is None and "Optional" in kind:
             continue
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise ValueError(f"kv_connector_extra_config: {name}: {value!r} is not of type {kind}")
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted != (bool,)):
+            raise ValueError(f"kv_connector_extra_config: {name}: {value!r} is not {called}")
         least = 1 if name in ("connect_ms", "lookup_ms") else 0  # the library's own is 100 ms
         if isinstance(value, (int, float)) and not least <= value <= MOST:
             raise ValueError(
