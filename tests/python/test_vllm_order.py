@@ -11,7 +11,7 @@ from vllm_case import Case, prompt, record
 
 from kvcache_client import Client
 from kvcache_client.vllm.breakeven import STEP_TOKENS
-from kvcache_client.vllm.streams import NoStreams
+from kvcache_client.vllm.streams import NoStreams, Reading
 
 SLOW_S = 0.02
 
@@ -108,6 +108,23 @@ class Order(Case):
         engine.run(step(new=[(name, engine.tables[name], 0)], scheduled={name: 30}),
                    [(request, 0, 30)])
         self.assertEqual(said[:2], ["compute behind side", "forward"])
+
+    def test_what_a_request_is_given_later_is_waited_for_too(self):
+        """As it grows, or has been preempted and goes on in blocks of others."""
+        engine = self.engine(self.daemon(), extra={"save": False})
+        worker, said = self.recorded(engine)
+        request = Request(prompt(30))
+        engine.admit(request)
+        name, table = request.request_id, engine.tables[request.request_id]
+        engine.run(step(new=[(name, [table[0][:4]], 0)], scheduled={name: 16}),
+                   [(request, 0, 16)])
+        for resumed, ids in (((), table[0][4:]), ([name], table[0])):
+            worker._reading = Reading(worker._streams)
+            worker._reading.add(frozenset(ids[-1:]))
+            del said[:]
+            engine.run(step(cached=[(name, [ids], 16)], scheduled={name: 14}, resumed=resumed),
+                       [(request, 16, 30)])
+            self.assertEqual(said[:2], ["compute behind side", "forward"])
 
     def test_loads_beside_the_steps_do_not_wait_for_this_one(self):
         """They are behind whoever had the blocks, in earlier steps."""
