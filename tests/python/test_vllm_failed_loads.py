@@ -108,6 +108,19 @@ class FailedLoads(Case):
                 self.settled(daemon)
                 support.until(lambda: engines[1].serve(Request(tokens)) == 40, "no hit")
 
+    def test_checksums_are_compared_unless_told_otherwise(self):
+        daemon, tokens = self.daemon(), prompt(42)
+        self.engine(daemon).serve(Request(tokens))
+        for extra, wanted in (({}, True), ({"verify": True}, True), ({"verify": False}, False)):
+            engine, asked = self.engine(daemon, extra=extra), []
+            client = engine.workers[0]._worker._link.get()
+            for name in ("load", "load_slices"):
+                method = getattr(client, name)
+                setattr(client, name, lambda *what, method=method, **how: (
+                    asked.append(how["verify"]) or method(*what, **how)))
+            self.assertEqual(engine.serve(Request(tokens)), 40)
+            self.assertEqual(asked, [wanted])
+
     def test_while_a_rank_has_no_daemon_nothing_is_looked_up(self):
         engine = self.engine(self.daemon(), ranks=2)
         tokens = prompt(42)
@@ -131,6 +144,7 @@ class FailedLoads(Case):
             self.assertEqual(engine.admit(request), (40, True))
             invalid, done = engine.run(step())
         self.assertEqual((len(invalid), done), (10, {request.request_id}))
+        engine.scheduler._scheduler._link.answered()  # whatever else is known of the worker
         self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (0, False))
         engine.finish(request)
         support.until(lambda: engine.serve(Request(tokens)) == 40, "no hit")
