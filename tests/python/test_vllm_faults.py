@@ -13,7 +13,7 @@ from stand_in import TOKENS, Request, step
 from vllm_case import Case, layer_by_layer, prompt, record
 
 from kvcache_client import Client, library
-from kvcache_client.errors import NoMemoryError
+from kvcache_client.errors import NoMemoryError, SessionError
 from kvcache_client.parts import Part
 from kvcache_client.vllm.endings import LATE_S
 
@@ -57,6 +57,23 @@ class Faults(Case):
             return engine.serve(Request(tokens)) == 28
 
         support.until(hits, "no hit after the daemon came back")
+
+    def test_a_lease_of_a_session_that_has_ended_is_not_given_out(self):
+        """However short a time ago it was granted."""
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens, link = prompt(30), engine.scheduler._scheduler._link
+        engine.serve(Request(tokens))
+        request, now = Request(tokens), time.monotonic()
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request, 0), (28, False))
+        daemon.kill()
+        daemon.start()
+        link.lost(SessionError("lost"))
+        support.until(link.get, "not connected")
+        with mock.patch("time.monotonic", lambda: now):
+            found = engine.scheduler.get_num_new_matched_tokens(request, 0)
+        self.assertEqual(found, (0, False))
+        engine.finish(request)
 
     def test_a_daemon_that_starts_last(self):
         daemon = self.daemon()
@@ -380,6 +397,9 @@ class Faults(Case):
         self.assertEqual(stats.reduce()["worker_loaded_blocks"], 14)
         self.assertEqual(stats.reduce()["scheduler_hit_tokens"], 28)
         self.assertIsNone(engine.workers[0].get_kv_connector_stats())
+        engine.serve(Request(prompt(14)))
+        self.assertEqual(engine.workers[0].get_kv_connector_stats().reduce(),
+                         {"worker_saves": 1, "worker_saved_blocks": 3})
 
 
 FaultsByLayer = layer_by_layer(Faults)
