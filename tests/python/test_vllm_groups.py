@@ -350,6 +350,7 @@ class Repairs(Case):
 
         for name, method in methods.items():
             setattr(Scheduler, name, method)
+        self.addCleanup(stand_in.install)
         stand_in._module("vllm.v1.core.sched.scheduler", Scheduler=Scheduler)
         return Scheduler
 
