@@ -11,7 +11,6 @@ from stand_in import Request
 from vllm_case import Case, prompt
 
 from kvcache_client.errors import SessionError
-from kvcache_client.vllm import resets
 
 
 class Resets(Case):
@@ -64,6 +63,7 @@ class Resets(Case):
         daemon = self.daemon()
         engine, tokens = self.served(daemon)
         side = engine.scheduler._scheduler
+        side._link._up = False
         with mock.patch.object(side._link, "get", return_value=None):
             self.reset(engine)
         self.assertIsNotNone(side._link._client)
@@ -91,8 +91,8 @@ class Resets(Case):
         for kind, calls in ((Before, 1), (Since, 0)):
             Before.scheduler.reset_mock()
             with mock.patch.object(core, "EngineCore", kind):
-                for _ in range(2):
-                    resets.of_the_engine()
+                for _ in range(2):  # in each scheduler
+                    self.engine(self.daemon())
                 engine = kind()
                 engine._reset_caches(reset_running_requests=False)
             self.assertFalse(engine.cleared)
