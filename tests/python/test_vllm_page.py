@@ -95,6 +95,16 @@ class LogLine(Case):
         said = [line for line in said.output if "saved_blocks=7" in line or "lookups=1" in line]
         self.assertEqual(len(said), 2, said)
 
+    def test_an_engine_that_ends_leaves_its_sessions(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        sides = [engine.scheduler._scheduler, engine.workers[0]._worker]
+        self.assertTrue(all(side._link.get() for side in sides))
+        engine.close()
+        for side in sides:
+            self.assertIsNone(side._link.get())
+            self.assertEqual(side._link._client.fileno(), -1)
+
     def test_a_daemon_that_stays_away_is_told_of_once(self):
         """And again when it has been there, or after a minute."""
         engine = self.engine(self.daemon(), extra={"retry_s": 0.001})
