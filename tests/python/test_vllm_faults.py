@@ -100,6 +100,27 @@ class Faults(Case):
         self.assertLess(took, 1 * support.MULTIPLIER)
         self.assertEqual(engine.counts("scheduler")["late_lookups"], 1)
 
+    def test_what_ends_behind_a_late_lookup_is_no_hit(self):
+        """Of a prompt that nobody had, and that is there when its lease, if any, is ended."""
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"lookup_ms": 30})
+        asked = engine.scheduler.get_num_new_matched_tokens
+
+        def late(*arguments):
+            daemon.process.send_signal(signal.SIGSTOP)
+            try:
+                return asked(*arguments)
+            finally:
+                daemon.process.send_signal(signal.SIGCONT)
+
+        with mock.patch.object(engine.scheduler, "get_num_new_matched_tokens", late):
+            self.assertEqual(engine.serve(Request(prompt(30))), 0)
+        self.assertEqual(engine.counts("scheduler")["late_lookups"], 1)
+        endings = engine.scheduler._scheduler._endings
+        support.until(lambda: engine.run(step()) and not endings._states, "not ended")
+        figures = self.figures(daemon)
+        self.assertEqual((figures["blocks"], figures["hits.gpu"], figures["leases"]), (7, 0, 0))
+
     def test_a_daemon_that_does_not_answer_is_left_alone(self):
         """However long it hangs, few answers are waited for."""
         daemon = self.daemon()

@@ -4,15 +4,19 @@ at most, however many end in it."""
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Sequence
 
-from ..errors import DeadlineError, KvcacheError
+from ..errors import DeadlineError, KvcacheError, StaleError
 from ..leases import Lease
+from ..names import KEY_BYTES
+from ..parts import Part
 from .link import Link
 from .requests import State
 
 LATE_S = 0.1  # behind an answer that was late
+NOBODYS = os.urandom(KEY_BYTES)  # names no block
 
 
 class Endings:
@@ -54,17 +58,30 @@ class Endings:
         if state.late:
             self._states.append(state)
 
-    def step(self, look_up: Callable[[State, int], Optional[Lease]]) -> None:
-        """Some of what is left, until an answer is late again."""
+    def step(self, parts: Sequence[Part]) -> None:
+        """Some of what is left, until an answer is late again. parts: of every lease."""
         while self._leases and not self._waits():
             self.release(self._leases.pop())
         if self._states and not self._waits():
-            state = self._states.pop()
-            state.own = 0
-            self.release(look_up(state, 1))
-            if state.late:
-                self._states.append(state)
+            self._end(self._states[-1].name, parts)
+
+    def _end(self, name: int, parts: Sequence[Part]) -> None:
+        """A lookup under that name which finds nothing ends its lease, and is no hit."""
+        client = self._link.ready()
+        try:
+            if client is None:
                 self._late()
+                return
+            client.lookup(parts, NOBODYS, request=name)
+        except DeadlineError:
+            self._link.late()
+            self._late()
+            return
+        except StaleError:
+            pass  # a flush has ended it
+        except KvcacheError as error:
+            self._failed(error)
+        self._states.pop()
 
     def _waits(self) -> bool:
         return time.monotonic() < self._at

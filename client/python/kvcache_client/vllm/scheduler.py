@@ -328,7 +328,7 @@ class SchedulerSide:
 
     def build(self, output: Any) -> StepOrders:
         """build_connector_meta: the orders of this step."""
-        self._endings.step(self._look_up)
+        self._endings.step(self._parts)
         orders, self._orders = self._orders, StepOrders()
         orders.tokens = sum(output.num_scheduled_tokens.values())
         orders.updates = self._updates
