@@ -250,7 +250,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
             if getattr(transfer, "kv_load_failure_policy", "recompute") != "recompute":
                 log.warning(
                     "kvcached: kv_load_failure_policy is not recompute: a block that cannot be "
-                    "loaded fails its request"
+                    "loaded fails its request; set it in --kv-transfer-config"
                 )
             resets.of_the_engine()
             self._scheduler = self._make_scheduler()

@@ -133,7 +133,7 @@ def waited_loads() -> bool:
 
     handle.begins_again = True  # type: ignore[attr-defined]
     kind._handle_invalid_blocks = handle
-    log.info("kvcached: requests whose load fails before a step are begun again")
+    log.info("kvcached: vLLM is repaired: should a load fail, its request is begun again")
     return True
 
 
@@ -254,7 +254,8 @@ def _begin_again(self: Any, bad: Set[int], scheduled: Mapping[str, int], preempt
             self.failed_recving_kv_req_ids.add(name)
     for one in told:
         getattr(one, "begun_again", lambda names: None)(names)
-    log.warning("kvcached: %d requests are begun again, since a load has failed", len(names))
+    if names:
+        log.warning("kvcached: %d requests are begun again, since a load has failed", len(names))
     return names | gone
 
 
