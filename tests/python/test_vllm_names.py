@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How the vLLM connector names blocks, and its options."""
 
+import glob
 import hashlib
 import json
 import os
@@ -41,6 +42,15 @@ for b in blocks:
     hashes[b["name"]] = chain.link(hashes[b["parent"]], b["tokens"], value(b["extra"]))
 print(" ".join(h.hex() for h in hashes.values()))
 """
+
+
+def other_pythons():
+    """Those that are found, and those that lie where this one does, each version in its folder."""
+    names = [f"python3.{n}" for n in range(9, 15)]
+    beside = os.path.join(os.path.dirname(sys.base_prefix), "*", "bin")
+    found = [shutil.which(name) for name in names] + [
+        path for name in names for path in glob.glob(os.path.join(beside, name))]
+    return sorted({os.path.realpath(path) for path in found if path and os.access(path, os.X_OK)})
 
 
 class Names(Case):
@@ -163,8 +173,7 @@ class Names(Case):
             vectors = json.load(f)
         wanted = " ".join([vectors["root"], *(b["hash"] for b in vectors["blocks"])])
         where = os.path.join(support.ROOT, "client", "python")
-        others = [p for p in (shutil.which(f"python3.{n}") for n in range(9, 15)) if p]
-        for python, seed in [(sys.executable, "0"), *((p, "1") for p in others)]:
+        for python, seed in [(sys.executable, "0"), *((p, "1") for p in other_pythons())]:
             said = subprocess.run(
                 [python, "-c", CHAIN, where, VECTORS], env=dict(os.environ, PYTHONHASHSEED=seed),
                 capture_output=True, text=True)
