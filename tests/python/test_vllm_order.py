@@ -10,6 +10,7 @@ from stand_in import Request, step
 from vllm_case import Case, prompt, record
 
 from kvcache_client import Client
+from kvcache_client.loads import SlicedLoad
 from kvcache_client.vllm.breakeven import STEP_TOKENS
 from kvcache_client.vllm.streams import NoStreams, Reading
 
@@ -145,6 +146,27 @@ class Order(Case):
         engine.run(step())
         self.settled(daemon)
 
+    def test_loads_beside_the_steps_are_not_on_the_compute_stream(self):
+        load = Client.load
+        for tier, wanted in (("8M", "compute"), ("0", "side")):
+            engine, tokens, asked = self.engine(self.daemon("--gpu-bytes", tier)), prompt(30), []
+
+            def enqueued(*what, stream, **how):
+                asked.append(stream)
+                return load(*what, **how)
+
+            engine.serve(Request(tokens))
+            self.recorded(engine)
+            with mock.patch.object(Client, "load", enqueued), mock.patch.object(
+                    Recorder, "side", lambda recorder: "side"), mock.patch.object(
+                    Recorder, "compute", lambda recorder: "compute"):
+                request = Request(tokens)
+                engine.admit(request)
+                engine.run(step())
+            self.assertEqual(asked, [wanted])
+            engine.finish(request)
+            engine.run(step())
+
     def test_loads_beside_the_steps_wait_for_saves_of_their_blocks_alone(self):
         """Which are on a side stream of their own: a long copy to the host tier keeps up no load."""
         daemon = self.daemon("--gpu-bytes", "0")
@@ -185,6 +207,33 @@ class Order(Case):
         invalid, _ = engine.run(
             step(new=[(name, engine.tables[name], 40)], scheduled={name: 2}), [(request, 40, 42)])
         self.assertEqual(invalid, {engine.tables[name][0][2]})
+        engine.finish(request)
+        self.settled(daemon)
+
+    def test_layers_are_waited_for_one_by_one(self):
+        """On the side stream, in the order in which they run, and each before it runs."""
+        daemon, tokens = self.daemon(), prompt(30)
+        engine = self.engine(daemon, layers=3, loads=False, extra={"layer_by_layer": True})
+        engine.serve(Request(tokens))
+        worker, said = self.recorded(engine)
+        worker._layer_loads._streams = worker._streams
+        load, needed = SlicedLoad.load, worker.layer_needed
+
+        def enqueued(one, first, n, stream):
+            said.append(f"{stream} {first}")
+            return load(one, first, n)
+
+        worker.layer_needed = lambda name: (said.append("needed"), needed(name))
+        with mock.patch.object(SlicedLoad, "load", enqueued), mock.patch.object(
+                Recorder, "side", lambda recorder: "side"), mock.patch.object(
+                Recorder, "compute", lambda recorder: "compute"):
+            request = Request(tokens)
+            self.assertEqual(engine.admit(request), (28, False))
+            name = request.request_id
+            engine.run(step(new=[(name, engine.tables[name], 28)], scheduled={}),
+                       [(request, 28, 30)])
+        self.assertEqual(said, ["side behind compute", "side 0", "side 1", "side 2",
+                                *["needed", "compute behind side"] * 3, "forward"])
         engine.finish(request)
         self.settled(daemon)
 
