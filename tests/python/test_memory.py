@@ -4,6 +4,7 @@
 import ctypes
 import itertools
 import mmap
+import types
 
 import support
 
@@ -98,6 +99,15 @@ class Tensors(support.Case):
             tensors_slices([])
         with self.assertRaises(ValueError):
             tensors_slices([Tensor((2, 3)), Tensor((3, 3))])
+
+
+    def test_where_a_tensor_is(self):
+        for kind in (None, "cpu", "cuda"):
+            tensor = Tensor((4, 3))
+            if kind:
+                tensor.device = types.SimpleNamespace(type=kind)
+            self.assertEqual([s.on_gpu() for s in tensor_slices(tensor)], [kind == "cuda"])
+            self.assertFalse(tensor_slices(tensor)[0].without_memory().on_gpu())
 
 
 class Buffers(support.Case):

@@ -9,6 +9,7 @@ from stand_in import Request
 from vllm_case import Case, prompt
 
 from kvcache_client import Client, errors
+from kvcache_client.memory import Slice
 from kvcache_client.vllm.link import Link
 from kvcache_client.vllm.options import options_of
 
@@ -53,6 +54,19 @@ class Socket(Case):
 
     def test_what_to_look_at_when_it_refuses(self):
         self.assertIn("May this user connect", self.failing(errors.DeniedError("not allowed")))
+
+    def test_a_daemon_without_a_gpu_and_an_engine_on_one(self):
+        """Its worker must not copy from there as if it were memory of this machine."""
+        daemon = self.daemon()
+        with mock.patch.object(Slice, "on_gpu", lambda slice: True), self.assertLogs(
+                LOG, "WARNING") as said:
+            engine = self.engine(daemon, extra={"retry_s": 1000})
+            tokens = prompt(30)
+            for _ in range(2):
+                self.assertEqual(engine.serve(Request(tokens)), 0)
+        self.assertIn('on a GPU, not for a daemon whose device is "host"', said.output[0])
+        self.assertIn("Does the daemon see the GPU", said.output[0])
+        self.assertEqual(self.figures(daemon)["blocks"], 0)
 
     def test_other_reasons_stand_alone(self):
         line = self.failing(errors.LimitError("limit reached", "sessions: 64"))

@@ -12,7 +12,7 @@ from ctypes import byref, c_uint32, c_uint64, c_void_p, create_string_buffer
 from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 
 from . import names, parts, structs
-from .errors import error_of
+from .errors import NoDeviceError, error_of
 from .leases import Lease
 from .library import library
 from .loads import Load, SlicedLoad, UnderWay, packets
@@ -195,6 +195,11 @@ class Client:
         if self._role in (Role.SCHEDULER, Role.OPERATOR):
             slices = [s.without_memory() for s in slices]
             blocks = 0
+        # The library would copy from addresses of a GPU as if they were memory of this machine.
+        if self.device == "host" and any(s.on_gpu() for s in slices):
+            raise error_of(
+                NoDeviceError.status, self._lib.kvc_text(NoDeviceError.status).decode(),
+                'slices: on a GPU, not for a daemon whose device is "host"')
         desc = parts.describe(
             digest,
             slices,

@@ -47,6 +47,11 @@ class Slice:
     dtype: int = 0
     owner: Any = dataclasses.field(default=None, compare=False, repr=False)
 
+    def on_gpu(self) -> bool:
+        """As far as the owner, a tensor, says so."""
+        device = getattr(self.owner, "device", None)
+        return getattr(device, "type", "cpu") != "cpu"
+
     def without_memory(self) -> "Slice":
         """The same for a scheduler."""
         return Slice(0, self.stride, self.bytes, self.dtype)

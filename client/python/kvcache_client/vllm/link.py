@@ -9,7 +9,7 @@ import time
 from typing import Callable, Optional
 
 from ..client import Client
-from ..errors import DeniedError, DisconnectedError, KvcacheError
+from ..errors import DeniedError, DisconnectedError, KvcacheError, NoDeviceError
 
 log = logging.getLogger("kvcache_client.vllm")
 
@@ -21,6 +21,7 @@ HINTS = {
     DeniedError: "May this user connect (group kvcache, or the setting allow)?",
     DisconnectedError:
         "Is kvcached running, and is this its socket (option socket, else KVCACHE_SOCKET)?",
+    NoDeviceError: "Does the daemon see the GPU of this engine (its log, and --gpus)?",
 }
 
 
