@@ -118,22 +118,20 @@ class Bench:
             handed.table([self.pair().run(workload, self.copies(), rounds)])
         elif workload == "second-host":
             handed.table([self.pair().run(workload, self.copies(), rounds, gpu_tier=False)])
-        elif workload == "handoff":
+        else:
             handed.table([self.pair().run("handoff, one GPU", self.copies(), rounds)])
             kit.need_gpus(2)
             self.close()
             self.two = handed.Pair(self.name, (0, 1))
             handed.table([self.two.run("handoff, two GPUs", self.copies(), rounds)])
             self.close()
-        else:
-            raise RuntimeError("there is no such workload")
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", type=lambda text: text.split(","), default=ALL)
-    parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
+    parser.add_argument("--workload", type=kit.some_of(ALL), default=ALL)
+    parser.add_argument("--ways", type=kit.some_of(WAYS), default=WAYS)
     parser.add_argument("--requests", type=int, default=24 if kit.REHEARSE else 300)
     parser.add_argument("--behind", type=int, default=24 if kit.REHEARSE else 600)
     parser.add_argument("--rounds", type=int, default=2)

@@ -230,7 +230,7 @@ def hits(name, sizes, repeats, room):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
+    parser.add_argument("--ways", type=kit.some_of(WAYS), default=WAYS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--interval", type=float, default=10 if kit.REHEARSE else 100)
     parser.add_argument("--no-hits", action="store_true")

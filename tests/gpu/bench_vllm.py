@@ -403,7 +403,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--trace")
     parser.add_argument("--wait")
-    parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS)
+    parser.add_argument("--ways", type=kit.some_of(WAYS), default=WAYS)
     parser.add_argument("names", nargs="*", default=["0.5B"] if kit.REHEARSE else ["0.5B", "8B"])
     said = parser.parse_args()
     kit.need_gpus()

@@ -6,6 +6,7 @@ KVC_REHEARSE=1 it runs on the CPU with the host device and tiny shapes instead: 
 nothing, but every line of it has run.
 """
 
+import argparse
 import concurrent.futures
 import contextlib
 import multiprocessing
@@ -340,6 +341,18 @@ def hold(torch, us):
 
 
 # Programs.
+
+
+def some_of(names):
+    """The type of an option: some of these names, with commas between them."""
+
+    def some(text):
+        unknown = set(text.split(",")).difference(names)
+        if unknown:
+            raise argparse.ArgumentTypeError(f"no {', '.join(unknown)} among {', '.join(names)}")
+        return text.split(",")
+
+    return some
 
 
 def run(name, function):
