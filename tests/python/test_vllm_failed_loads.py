@@ -12,6 +12,8 @@ import support
 from stand_in import TOKENS, MLAAttentionSpec, Request, step
 from vllm_case import Case, layer_by_layer, prompt
 
+from kvcache_client.vllm.handed import GONE
+
 
 class FailedLoads(Case):
     def test_a_load_that_fails_is_computed(self):
@@ -186,6 +188,31 @@ class FailedLoads(Case):
             engine.serve(Request(prompt(TOKENS)))
             saved.append(engine.counts()["saved_blocks"])
         self.assertEqual(saved, [0, 0, 0, 1, 2])
+
+
+class InFlight(Case):
+    """What is known of a step that waits for loads until its output comes."""
+
+    def in_flight(self, engine, request, **how):
+        """It is admitted with a load, and the step is scheduled; what the workers are told."""
+        self.assertEqual(engine.admit(request), (40, False))
+        one = (request.request_id, engine.tables[request.request_id], 40)
+        output = step(scheduled={one[0]: 2}, **({"cached": [one], **how} if how else {"new": [one]}))
+        return engine.scheduler.build_connector_meta(output)
+
+    def test_a_request_that_runs_again_had_blocks_that_nobody_can_tell(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"lease_ms": 300})
+        tokens = prompt(42)
+        engine.serve(Request(tokens))
+        request, other = Request(tokens), Request(prompt(9))
+        self.in_flight(engine, request)
+        self.assertEqual(engine.scheduler.admitted_beside_loads(), {request.request_id})
+        engine.scheduler.build_connector_meta(step(preempted=[other.request_id]))
+        self.assertNotIn(GONE, engine.scheduler.admitted_beside_loads())
+        engine.scheduler.build_connector_meta(step(preempted=[request.request_id]))
+        self.assertIn(GONE, engine.scheduler.admitted_beside_loads())
+        engine.finish(request)
 
 
 FailedLoadsByLayer = layer_by_layer(FailedLoads)

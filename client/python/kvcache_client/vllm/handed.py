@@ -8,6 +8,8 @@ from typing import Any, Dict, List, Mapping, Set, Tuple
 from ..leases import Lease
 from .messages import StepOrders
 
+GONE = ""  # stands for a request that had blocks which nobody can tell any more
+
 
 class Handed:
     def __init__(self) -> None:
@@ -21,6 +23,10 @@ class Handed:
 
     def step(self, output: Any, orders: StepOrders) -> None:
         """A scheduler output, and what the workers are told with it."""
+        preempted = set(output.preempted_req_ids or ())
+        for _, admitted in self._steps:
+            if not preempted.isdisjoint(admitted):
+                admitted.add(GONE)  # it may run again by now, with other blocks
         waited = {order.request for order in orders.loads if not order.asynchronous}
         if waited or self._steps:
             self._steps.append((waited, {
@@ -43,7 +49,7 @@ class Handed:
 
     def admitted(self) -> Set[str]:
         """Requests that may have computed on blocks whose load a step waited for, and of which it is
-        not known yet whether they have arrived."""
+        not known yet whether they have arrived. With GONE among them, if one has other blocks now."""
         return {name for _, admitted in self._steps for name in admitted}
 
     def begun_again(self, names: Set[str]) -> None:
