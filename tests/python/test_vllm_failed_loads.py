@@ -214,6 +214,23 @@ class InFlight(Case):
         self.assertIn(GONE, engine.scheduler.admitted_beside_loads())
         engine.finish(request)
 
+    def test_who_reads_no_prefix_has_not_computed_on_what_failed(self):
+        """Log probabilities of its prompt come with one step, which would be left out."""
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"lease_ms": 300})
+        tokens = prompt(42)
+        engine.serve(Request(tokens))
+        request, other = Request(tokens), Request(prompt(9), skip_reading_prefix_cache=True)
+        self.assertEqual(engine.admit(other), (0, False))
+        self.assertEqual(engine.admit(request), (40, False))
+        both = [(r.request_id, engine.tables[r.request_id], n) for r, n in ((request, 40), (other, 0))]
+        engine.scheduler.build_connector_meta(step(new=both, scheduled={
+            request.request_id: 2, other.request_id: 9}))
+        engine.scheduler.build_connector_meta(step(preempted=[other.request_id]))
+        self.assertEqual(engine.scheduler.admitted_beside_loads(), {request.request_id})
+        for one in (request, other):
+            engine.finish(one)
+
 
 FailedLoadsByLayer = layer_by_layer(FailedLoads)
 

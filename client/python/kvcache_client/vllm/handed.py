@@ -3,7 +3,7 @@ same report they tell what did not arrive of loads that a step waited for."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Set, Tuple
 
 from ..leases import Lease
 from .messages import StepOrders
@@ -12,7 +12,10 @@ GONE = ""  # stands for a request that had blocks which nobody can tell any more
 
 
 class Handed:
-    def __init__(self) -> None:
+    """shares: whether a request may have blocks that others have computed or loaded."""
+
+    def __init__(self, shares: Callable[[str], bool]) -> None:
+        self._shares = shares
         self._leases: Dict[str, Tuple[Lease, int]] = {}  # by request: to so many ranks
         # Of steps from the first one on that waits for loads of which nothing is known yet: requests
         # that load, and those that were admitted.
@@ -29,9 +32,9 @@ class Handed:
                 admitted.add(GONE)  # it may run again by now, with other blocks
         waited = {order.request for order in orders.loads if not order.asynchronous}
         if waited or self._steps:
-            self._steps.append((waited, {
-                *(new.req_id for new in output.scheduled_new_reqs),
-                *output.scheduled_cached_reqs.resumed_req_ids}))
+            new = [new.req_id for new in output.scheduled_new_reqs]
+            self._steps.append((waited, set(filter(
+                self._shares, [*new, *output.scheduled_cached_reqs.resumed_req_ids]))))
 
     def adopted(self, ranks: Mapping[str, int]) -> List[Lease]:
         """By so many ranks each; those that nobody needs any more."""

@@ -45,6 +45,11 @@ class State:
     failed: bool = False  # a load: it is computed, since it would fail again
     late: bool = False  # the daemon's last answer, which nobody waited for
 
+    @property
+    def shares(self) -> bool:
+        """Whether it may have blocks that it has not computed itself."""
+        return not getattr(self.request, "skip_reading_prefix_cache", False)
+
 
 def group_ids(
     info: PartInfo, blocks: Sequence[int], first: int, end: int, computed: int,

@@ -72,7 +72,7 @@ class SchedulerSide:
         self._orders = StepOrders()
         self._lately = Lately()
         self._only_full = False  # any run of blocks can be loaded behind what the engine has
-        self.handed = Handed()
+        self.handed = Handed(lambda name: name not in self._requests or self._requests[name].shares)
         self._again: Set[str] = set()  # for some of their blocks there was no room
         self._step = 0
         self._save_every = options.save_every or max(1, block_tokens // 2)
@@ -152,7 +152,7 @@ class SchedulerSide:
             return 0, False
         state = self._state(request)
         state.outdated = False  # it begins anew
-        if getattr(request, "skip_reading_prefix_cache", False):
+        if not state.shares:
             return 0, False
         state.computed, state.own = computed, computed // self.block_tokens
         n = self._blocks.known(state, (request.num_tokens - 1) // self.block_tokens)
