@@ -200,6 +200,28 @@ class InFlight(Case):
         output = step(scheduled={one[0]: 2}, **({"cached": [one], **how} if how else {"new": [one]}))
         return engine.scheduler.build_connector_meta(output)
 
+    def carry_out(self, engine, meta):
+        with mock.patch.object(engine.scheduler, "build_connector_meta", lambda output: meta):
+            return engine.run(step())
+
+    def test_a_request_is_loaded_again_while_its_first_step_is_in_flight(self):
+        """vLLM preempts all that run, to reset its cache, and admits them again in the next step."""
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = prompt(42)
+        engine.serve(Request(tokens))
+        request = Request(tokens)
+        name, handed = request.request_id, engine.scheduler._scheduler.handed
+        first = self.in_flight(engine, request)
+        second = self.in_flight(engine, request, resumed=[name], preempted=[name])
+        self.assertEqual(self.carry_out(engine, first)[0], set())
+        self.assertEqual(handed.admitted() - {GONE}, {name})  # of the second
+        self.assertEqual(self.carry_out(engine, second)[0], set())
+        self.assertEqual(handed.admitted(), set())
+        engine.check(request, 40)
+        engine.finish(request)
+        self.settled(daemon)
+
     def test_a_request_that_runs_again_had_blocks_that_nobody_can_tell(self):
         daemon = self.daemon()
         engine = self.engine(daemon, extra={"lease_ms": 300})

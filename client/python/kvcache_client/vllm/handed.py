@@ -16,13 +16,15 @@ class Handed:
 
     def __init__(self, shares: Callable[[str], bool]) -> None:
         self._shares = shares
-        self._leases: Dict[str, Tuple[Lease, int]] = {}  # by request: to so many ranks
+        # By request, to so many ranks each; more than one where it was preempted and admitted again
+        # while the first step was in flight.
+        self._leases: Dict[str, List[Tuple[Lease, int]]] = {}
         # Of steps from the first one on that waits for loads of which nothing is known yet: requests
         # that load, and those that were admitted.
         self._steps: List[Tuple[Set[str], Set[str]]] = []
 
     def hand(self, request: str, lease: Lease, ranks: int) -> None:
-        self._leases[request] = (lease, ranks)
+        self._leases.setdefault(request, []).append((lease, ranks))
 
     def step(self, output: Any, orders: StepOrders) -> None:
         """A scheduler output, and what the workers are told with it."""
@@ -41,11 +43,13 @@ class Handed:
         over = []
         for request, n in ranks.items():
             if request in self._leases:
-                lease, left = self._leases.pop(request)
+                lease, left = self._leases[request].pop(0)
                 if left > n:
-                    self._leases[request] = (lease, left - n)
+                    self._leases[request].insert(0, (lease, left - n))
                 else:
                     over.append(lease)
+                if not self._leases[request]:
+                    del self._leases[request]
         while self._steps and self._steps[0][0].isdisjoint(self._leases):
             self._steps.pop(0)
         return over

@@ -320,6 +320,7 @@ class SchedulerSide:
             )
         )
         self.handed.hand(request.request_id, lease, self._ranks)
+        state.name = next(self._names)  # that lease is the workers' now, and is not to be another
         self.counts["ordered_loads"] += 1
         self.counts["hit_requests"] += 1
         self.counts["hit_tokens"] += external
