@@ -55,6 +55,10 @@ class Socket(Case):
     def test_what_to_look_at_when_it_refuses(self):
         self.assertIn("May this user connect", self.failing(errors.DeniedError("not allowed")))
 
+    def test_what_to_look_at_when_one_of_the_two_was_not_upgraded(self):
+        line = self.failing(errors.VersionError("", "version: the daemon speaks 1, this is 2"))
+        self.assertIn("of one release, and was kvcached restarted since", line)
+
     def test_a_daemon_without_a_gpu_and_an_engine_on_one(self):
         """Its worker must not copy from there as if it were memory of this machine."""
         daemon = self.daemon()

@@ -9,7 +9,7 @@ import time
 from typing import Callable, Optional
 
 from ..client import Client
-from ..errors import DeniedError, DisconnectedError, KvcacheError, NoDeviceError
+from ..errors import DeniedError, DisconnectedError, KvcacheError, NoDeviceError, VersionError
 
 log = logging.getLogger("kvcache_client.vllm")
 
@@ -21,6 +21,8 @@ HINTS = {
     DeniedError: "May this user connect (group kvcache, or the setting allow)?",
     DisconnectedError:
         "Is kvcached running, and is this its socket (option socket, else KVCACHE_SOCKET)?",
+    VersionError:
+        "Are kvcached and libkvcache of one release, and was kvcached restarted since?",
     NoDeviceError: "Does the daemon see the GPU of this engine (its log, and --gpus)?",
 }
 
