@@ -25,6 +25,13 @@ class Options(Case):
         with self.assertRaisesRegex(ValueError, "no option xyz; there are connect_ms, "):
             options_of({"xyz": 1})
 
+    def test_it_is_said_before_weights_are_read(self):
+        """By what vLLM asks the class while it makes its configuration."""
+        from kvcache_client.vllm import KvcacheConnector as kind
+
+        with self.assertRaisesRegex(ValueError, "did you mean layer_by_layer?"):
+            kind.requires_piecewise_for_cudagraph({"layer_by_layers": True})
+
     def test_a_wrong_type_is_told_in_words(self):
         for name, value, wanted in (
                 ("lookup_ms", "3", "a whole number"), ("min_tokens", 1.5, "a whole number"),

@@ -29,7 +29,6 @@ from .worker import WorkerSide
 
 log = logging.getLogger("kvcache_client.vllm")
 
-
 NOW = "_now_"
 SEEN = "0.26."  # the version of vLLM in which the repair of loads that fail before a step ran on a GPU
 
@@ -280,7 +279,7 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: Dict[str, Any]) -> bool:
-        return bool(extra_config.get("layer_by_layer", False))
+        return options_of(extra_config or {}).layer_by_layer  # said before weights are read
 
     @property
     def requires_kv_delivery(self) -> bool:
