@@ -273,6 +273,8 @@ def main():
             f"TTFT of a hit, {sizes[4]} tokens, ms; {repeats} repeats",
             ["model", "own prefix cache", "gpu tier", "over own", "host tier", "over own",
              "tokens equal"], hit_rows)
+    if any(row[-1] == "NO" for row in hit_rows):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ def table(rows):
         ["model", "workload", "tokens", "computed", "own prefix cache", "loaded", "over own",
          "layer by layer", "over own", "daemon copies", "over own", "blocks, GPU / host tier",
          "tokens equal"], rows)
+    if any(row[-1] == "NO" for row in rows):
+        raise RuntimeError("tokens differ from those of an own hit")
 
 
 def daemon(name, blocks, gpu_tier, *more):

@@ -290,6 +290,11 @@ class Handed(unittest.TestCase):
         # Own hits on what was loaded are wrong when that was.
         self.assertFalse(self.same([8])[0])
 
+    def test_other_tokens_are_a_failure_of_the_run(self):
+        with contextlib.redirect_stdout(io.StringIO()):
+            handed.table([["tiny", *["-"] * 11, "yes"]])
+            self.assertRaises(RuntimeError, handed.table, [["tiny", *["-"] * 11, "NO"]])
+
     def test_nothing_is_left_where_it_is_loaded_to(self):
         calls = [c[0] for c in self.same([7])[1]]
         self.assertEqual(calls[1:5], ["forget", "serve", "serve", "serve"])
@@ -364,6 +369,32 @@ class Vllm(unittest.TestCase):
         runs = [([1.0, 3.0], [0.1], 100.0), ([5.0], [0.3], 200.0)]
         self.assertEqual(bench_vllm.figures_of(runs)[:3], (3.0, 4.8, 150.0))
         self.assertEqual(bench_vllm.shown((1.0, 2.0, 150.0, 0.5, 1.0)), [1e3, 2e3, 150.0, 5e2, 1e3])
+
+    def ended(self, **how):
+        """What a run says of engines of which one is like that."""
+        ways = [mock.Mock(way="none", why=None, unequal=False),
+                mock.Mock(way="kvcached", **{"why": None, "unequal": False, **how})]
+        said = types.SimpleNamespace(ways=["none", "kvcached"], eager=False, wait=None)
+        with mock.patch.object(bench_vllm, "Way", side_effect=ways), \
+                mock.patch.object(bench_vllm, "measure"), \
+                contextlib.redirect_stdout(io.StringIO()):
+            good = bench_vllm.of_one("8B", said, ["hits"], 0, {})
+        ways[1].close.assert_called_once()
+        return good
+
+    def test_an_engine_that_ends_or_a_hit_that_differs_is_a_failure(self):
+        self.assertEqual([self.ended(), self.ended(why=RuntimeError()), self.ended(unequal=True)],
+                         [True, False, False])
+
+    def test_what_was_loaded_has_to_be_what_an_own_hit_is(self):
+        for differs in (False, True):
+            way = mock.Mock(way="kvcached", unequal=False)
+            found = {"GPU tier": ([1.0], [1.0], [1.0], [not differs], [1.0]),
+                     "nowhere": ([1.0], [1.0], [1.0], [False], [0.0])}
+            with mock.patch.object(bench_vllm, "hits", return_value=found), \
+                    contextlib.redirect_stdout(io.StringIO()):
+                bench_vllm.hit_rows("8B", [way], [4096], {})
+            self.assertEqual(way.unequal, differs)
 
     def test_where_prompts_came_from(self):
         a_token, counted = bench_vllm.TOKEN_BYTES["8B"], dict.fromkeys(bench_vllm.FIGURES, 0)
