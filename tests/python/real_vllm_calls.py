@@ -33,7 +33,7 @@ ELSEWHERE = {
     "unregister_kv_caches": lambda e: (),
     "restore_kv_caches": lambda e: (),
     "reset_capture_state": lambda e: (),
-    "build_prom_metrics": lambda e: (e.config, {}, [], {}),
+    "build_prom_metrics": lambda e: (e.config, collections.defaultdict(str), [], {}),
     "has_pending_push_work": lambda e: (),
     "has_pending_block_frees": lambda e: (),
     "bind_gpu_block_pool": lambda e: (None,),

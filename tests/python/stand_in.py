@@ -14,6 +14,7 @@ import itertools
 import sys
 import types
 
+from stand_in_figures import KVConnectorFactory, KVConnectorPromMetrics, KVConnectorStats
 from stand_in_scheduler import RequestStatus, Scheduler
 
 TOKENS = 4  # of a block
@@ -51,11 +52,6 @@ class KVConnectorBase_V1:
         return types.SimpleNamespace(finished_recving=set(over or ()), failed_recving=set())
 
 
-@dataclasses.dataclass
-class KVConnectorStats:
-    data: dict = dataclasses.field(default_factory=dict)
-
-
 def generate_block_hash_extra_keys(request, start_token_idx, end_token_idx, start_mm_idx):
     extra = ([request.adapter] if request.adapter else []) + (
         [request.cache_salt] if start_token_idx == 0 and request.cache_salt else [])
@@ -71,7 +67,9 @@ def install(fixed_seed=True):
         KVConnectorHandshakeMetadata=type("H", (), {}),
         KVConnectorWorkerMetadata=type("W", (), {}),
     )
-    _module(base + ".metrics", KVConnectorStats=KVConnectorStats)
+    _module(base + ".metrics", KVConnectorStats=KVConnectorStats,
+            KVConnectorPromMetrics=KVConnectorPromMetrics)
+    _module(base[: -len(".v1")] + ".factory", KVConnectorFactory=KVConnectorFactory)
     _module("vllm.distributed.parallel_state")
     _module("vllm.v1.core.sched.scheduler", Scheduler=type("Scheduler", (Scheduler,), {}))
     _module("vllm.v1.request", RequestStatus=RequestStatus)
@@ -263,13 +261,16 @@ class Engine:
                 worker._worker.agree = self._any_rank
             self.workers.append(worker)
             self.tensors.append(tensors)
-        said = {(0, r): w.get_handshake_metadata() for r, w in enumerate(self.workers)}
-        self.scheduler.set_xfer_handshake_metadata_pp_aware(said)
+        self.introduce()
         self.free = itertools.cycle(range(1, blocks))  # 0 is the null block
         self.tables = {}
         self._over, self._lacking = collections.Counter(), set()
         self.failed = set()  # requests whose loads beside the steps are over
         self.settle = lambda: None  # at the end of each request
+
+    def introduce(self):
+        said = {(0, r): w.get_handshake_metadata() for r, w in enumerate(self.workers)}
+        self.scheduler.set_xfer_handshake_metadata_pp_aware(said)
 
     def close(self):
         for connector in [self.scheduler, *self.workers]:

@@ -18,18 +18,17 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
-from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 
 from . import hosts, layout, repairs, resets
 from .messages import RankInfo, StepOrders, StepReport
 from .options import Options, options_of
 from .scheduler import SchedulerSide
+from .stats import NOW, KvcacheMetrics, KvcacheStats, known_by_name
 from .streams import NoStreams, TorchStreams
 from .worker import WorkerSide
 
 log = logging.getLogger("kvcache_client.vllm")
 
-NOW = "_now_"
 SEEN = "0.26."  # the version of vLLM in which the repair of loads that fail before a step ran on a GPU
 
 # Why an engine goes without: what is said of its layout, where vLLM has other fields than those that
@@ -61,24 +60,6 @@ class KvcacheWorkerMetadata(KVConnectorWorkerMetadata):
         assert isinstance(other, KvcacheWorkerMetadata)
         self.report.add(other.report)
         return self
-
-
-class KvcacheStats(KVConnectorStats):
-    """Counters, of all workers together, and figures of now (NOW in their names)."""
-
-    def reset(self) -> None:
-        self.data = {}
-
-    def aggregate(self, other: KVConnectorStats) -> "KvcacheStats":
-        for name, n in other.data.items():
-            self.data[name] = n if NOW in name else self.data.get(name, 0) + n
-        return self
-
-    def reduce(self) -> Dict[str, Any]:
-        return dict(self.data)
-
-    def is_empty(self) -> bool:
-        return not any(self.data.values())
 
 
 def _log_as_vllm() -> None:
@@ -476,8 +457,14 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     @classmethod
     def build_kv_connector_stats(
         cls, data: Optional[Dict[str, Any]] = None
-    ) -> Optional[KVConnectorStats]:
+    ) -> KvcacheStats:
         return KvcacheStats(data=dict(data or {}))
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
+    ) -> KvcacheMetrics:
+        return KvcacheMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def _log_line(self, last: bool = False) -> None:
         now, every = time.monotonic(), self._options.log_s
@@ -497,3 +484,6 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         for side in (self._scheduler, self._worker):
             if side is not None:
                 side.close()
+
+
+known_by_name("KvcacheConnector", "kvcache_client.vllm")
