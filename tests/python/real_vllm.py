@@ -80,8 +80,7 @@ class Engine:
     def __init__(self, socket, folder, window=None, ahead=False, **extra):
         import torch
         from vllm.config import (
-            CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig,
-        )
+            CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig)
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
         from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
         from vllm.v1.core.sched.scheduler import Scheduler
@@ -107,13 +106,9 @@ class Engine:
                 max_num_seqs=8, max_num_batched_tokens=128, max_model_len=2048,
                 enable_chunked_prefill=True, is_encoder_decoder=False, async_scheduling=False),
             device_config=DeviceConfig("cpu"),
-            kv_transfer_config=KVTransferConfig(
-                kv_connector="KvcacheConnector", kv_connector_module_path="kvcache_client.vllm",
-                kv_role="kv_both", kv_load_failure_policy="recompute",
-                kv_connector_extra_config={
-                    "socket": socket, "connect_ms": MS, "lookup_ms": MS, "save_ms": MS,
-                    "model": "a model", "min_tokens": 0, "save_every": 1,
-                    **extra}),
+            kv_transfer_config=self.transfer({
+                "socket": socket, "connect_ms": MS, "lookup_ms": MS, "save_ms": MS,
+                "model": "a model", "min_tokens": 0, "save_every": 1, **extra}),
         )
         self.config.cache_config.num_gpu_blocks = BLOCKS
         self.config.scheduler_config.async_scheduling = ahead  # whatever the platform says
@@ -137,7 +132,8 @@ class Engine:
             self.tensors.update(dict.fromkeys(names, one))
         self.scheduler = Scheduler(
             vllm_config=self.config, kv_cache_config=cache,
-            structured_output_manager=StructuredOutputManager(self.config), block_size=TOKENS)
+            structured_output_manager=StructuredOutputManager(self.config), block_size=TOKENS,
+            log_stats=True)
         self.worker = KVConnectorFactory.create_connector(
             self.config, KVConnectorRole.WORKER, cache)
         self.worker.register_kv_caches(self.tensors)
@@ -147,6 +143,16 @@ class Engine:
         else:
             connector.set_xfer_handshake_metadata({0: said})
         self.tables, self.requests, self.loaded = {}, {}, {}
+
+    def transfer(self, extra):
+        from vllm.config import KVTransferConfig
+
+        return KVTransferConfig(
+            kv_connector="KvcacheConnector", kv_connector_module_path="kvcache_client.vllm",
+            kv_role="kv_both", kv_load_failure_policy="recompute", kv_connector_extra_config=extra)
+
+    def ours(self, connector):
+        return connector
 
     @staticmethod
     def places(kind, names, page):
@@ -203,7 +209,7 @@ class Engine:
         for name in self.tensors:
             self.worker.wait_for_layer_load(name)
         # Computed on what did not arrive, the outputs are thrown away.
-        lost = self.worker._worker._invalid
+        lost = self.ours(self.worker)._worker._invalid
         for name, n in output.num_scheduled_tokens.items():
             for g, layers in enumerate(self.layers):
                 self.compute(name, g, layers, begin[name], n, lost)
@@ -247,7 +253,7 @@ class Engine:
 
     def step(self):
         output = self.scheduler.schedule()
-        self.scheduler.update_from_output(output, self.run(output))
+        self.said = self.scheduler.update_from_output(output, self.run(output))
 
     def serve(self, name, tokens, max_tokens=1):
         """How many tokens of the prompt were not computed."""

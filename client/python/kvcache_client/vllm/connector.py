@@ -3,6 +3,7 @@ fails a request: what goes wrong is a miss, or a block not saved."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import os
@@ -19,7 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from . import hosts, layout, repairs, resets
+from . import hosts, layout, multi, repairs, resets
 from .messages import RankInfo, StepOrders, StepReport
 from .options import Options, options_of
 from .scheduler import SchedulerSide
@@ -209,8 +210,8 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         _log_as_vllm()
-        transfer = vllm_config.kv_transfer_config
-        self._options = _options(transfer)
+        multi.told_apart()
+        self._options = _options(vllm_config.kv_transfer_config)
         self._config, self._cache = vllm_config, kv_cache_config
         self._own_hashes, self._hashes = _hashing(vllm_config, self._options.own_hashes)
         self._model = self._options.model or str(vllm_config.model_config.model)
@@ -227,11 +228,6 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             if kv_cache_config is not None and getattr(kv_cache_config, "has_mamba_layers", False):
                 repairs.common_prefixes(KVConnectorBase_V1)
-            if getattr(transfer, "kv_load_failure_policy", "recompute") != "recompute":
-                log.warning(
-                    "kvcached: kv_load_failure_policy is not recompute: a block that cannot be "
-                    "loaded fails its request; set it in --kv-transfer-config"
-                )
             resets.of_the_engine()
             self._scheduler = self._make_scheduler()
 
@@ -249,7 +245,6 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         return SchedulerSide(
             self._options, tokens, own_hashes=self._own_hashes, extra_keys=_extra_keys,
             looks_ahead=drafter is not None and bool(drafter.use_eagle()),
-            synchronous=_waits(self._config, self._options.synchronous),
             # Without any cache of its own vLLM numbers them in each engine.
             inputs_named=bool(self._config.cache_config.enable_prefix_caching),
         )
@@ -364,9 +359,19 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
 
     # The scheduler.
 
+    def one_of_several(self, transfer: Any) -> None:
+        """By multi.py: what the engine does about failed loads is said of all its connectors."""
+        self._config = copy.copy(self._config)
+        self._config.kv_transfer_config = transfer
+
     def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
         if self._scheduler is None:
             return
+        policy = getattr(self._config.kv_transfer_config, "kv_load_failure_policy", "recompute")
+        if policy != "recompute":
+            log.warning("kvcached: kv_load_failure_policy is not recompute: a block that cannot be "
+                        "loaded fails its request; set it in --kv-transfer-config")
+        self._scheduler.synchronous = _waits(self._config, self._options.synchronous)
         infos = [m.info for _, m in sorted(metadata.items()) if isinstance(m, KvcacheHandshake)]
         world = self._config.parallel_config.world_size
         self._scheduler.set_ranks([*infos, *[None] * (world - len(infos))])
