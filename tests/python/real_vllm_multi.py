@@ -138,6 +138,20 @@ class Beside(real_vllm.Served):
             self.settled(daemon)
             self.assertTrue(engine.scheduler.reset_prefix_cache(reset_connector=True))
 
+    def test_a_load_of_another_one_that_fails_before_a_step(self):
+        """What was computed behind it, by others, too, is not saved."""
+        for order in orders()[:2]:
+            daemon = self.daemon()
+            first, second = self.beside(daemon, order), self.engine(daemon)
+            tokens = [(i * 79) % 900 for i in range(200)]
+            for name in ("a", "b"):
+                first.request(name, tokens[: 200 if name == "a" else 150], 4)
+            first.offer("a", 160, beside=False, lost=True)
+            support.until(lambda: first.step() or not first.scheduler.has_unfinished_requests(),
+                          "the requests do not end", 60)
+            self.settled(daemon)
+            self.assertEqual(second.serve("c", tokens), 192)  # and they are right
+
     def test_figures_reach_the_front_end(self):
         from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
             KVConnectorLogging, KVConnectorProm,

@@ -9,10 +9,11 @@ does it; link.py is the daemon that comes and goes; messages.py is what travels 
 requests.py names a request's blocks, chain.py where vLLM's own hashes are of no use to other engines;
 layout.py reads vLLM's configuration, hosts.py says where it runs; breakeven.py knows which prefixes
 are worth loading, from what passes.py measures; lately.py, which blocks need not be named again;
-handed.py, which leases the workers were given, endings.py, which nobody needs. entries.py, layers.py
-and spill.py cut saves and loads into what the library takes; streams.py says what they run beside;
-resets.py, what new weights end; repairs.py mends vLLM, multi.py as much as is for other connectors;
-stats.py has figures as vLLM takes them. Of these the first and the last four know vLLM.
+handed.py, which leases the workers were given, endings.py, which nobody needs; others.py, what other
+connectors load. entries.py, layers.py and spill.py cut saves and loads into what the library takes;
+streams.py says what they run beside; resets.py, what new weights end; repairs.py mends vLLM, multi.py
+as much as is for other connectors; stats.py has figures as vLLM takes them. Of these the first and
+the last four know vLLM.
 """
 
 from typing import Any

@@ -363,6 +363,8 @@ class KvcacheConnector(KVConnectorBase_V1, SupportsHMA):
         """By multi.py: what the engine does about failed loads is said of all its connectors."""
         self._config = copy.copy(self._config)
         self._config.kv_transfer_config = transfer
+        if self._scheduler is not None:
+            self._scheduler.others.on = True
 
     def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
         if self._scheduler is None:

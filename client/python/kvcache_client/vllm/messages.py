@@ -77,6 +77,7 @@ class StepOrders:
     fresh: List[int] = dataclasses.field(default_factory=list)  #: blocks given out in this step
     tokens: int = 0  #: that its forward pass computes
     updates: int = 0  #: of weights, that the scheduler's side knew of
+    number: int = 0  #: of a step that is to be told of
 
 
 @dataclasses.dataclass
@@ -85,7 +86,7 @@ class StepReport:
     tokens and seconds of forward passes. cost: where it was measured after the start. lost: some
     save was given up. skipped: of a request, the first block for which there was no room, where there
     was some for those around it, so that asking again is of use. updates: of weights, until the
-    scheduler's side knows of as many."""
+    scheduler's side knows of as many. number: of the step."""
 
     adopted: Dict[str, int] = dataclasses.field(default_factory=dict)
     passes: List[Tuple[int, float]] = dataclasses.field(default_factory=list)
@@ -94,15 +95,17 @@ class StepReport:
     skipped: Dict[str, int] = dataclasses.field(default_factory=dict)
     away: float = 0.0
     updates: int = 0
+    number: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.adopted or self.passes or self.cost or self.lost or self.skipped
-                    or self.away or self.updates)
+                    or self.away or self.updates or self.number)
 
     def add(self, other: "StepReport") -> "StepReport":
         self.passes += other.passes
         self.lost, self.away = self.lost or other.lost, max(self.away, other.away)
         self.updates = max(self.updates, other.updates)
+        self.number = max(self.number, other.number)
         for request, block in other.skipped.items():
             self.skipped[request] = min(block, self.skipped.get(request, block))
         self.cost = slowest([c for c in (self.cost, other.cost) if c is not None])

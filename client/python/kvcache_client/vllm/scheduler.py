@@ -27,6 +27,7 @@ from .lately import Lately
 from .link import Link
 from .messages import LoadOrder, PartInfo, RankInfo, SaveOrder, StepOrders, StepReport
 from .options import Options
+from .others import Others
 from .requests import ExtraKeys, Names, State, group_ids, no_extra_keys
 from .resets import Resets
 
@@ -73,6 +74,7 @@ class SchedulerSide:
         self._lately = Lately()
         self._only_full = False  # any run of blocks can be loaded behind what the engine has
         self.handed = Handed(lambda name: name not in self._requests or self._requests[name].shares)
+        self.others = Others()
         self._again: Set[str] = set()  # for some of their blocks there was no room
         self._step = 0
         self._save_every = options.save_every or max(1, block_tokens // 2)
@@ -148,6 +150,7 @@ class SchedulerSide:
         """get_num_new_matched_tokens: tokens behind `computed` that can be loaded, and whether that
         goes on beside other steps. Bounded by lookup_ms; None ("ask again") only while other
         daemons are asked for more than is here (option remote_ms), once a request."""
+        self.others.asked(request.request_id, computed)
         if not self._usable(request):
             return 0, False
         state = self._state(request)
@@ -297,6 +300,7 @@ class SchedulerSide:
 
     def allocated(self, request: Any, blocks: Sequence[Sequence[int]], external: int) -> None:
         """update_state_after_alloc: blocks of each group, of the whole request."""
+        self.others.given(request.request_id, external)
         state = self._requests.get(request.request_id)
         if state is None:
             return
@@ -346,10 +350,14 @@ class SchedulerSide:
                 state.blocks = [list(ids) for ids in new.block_ids]
         self._take_cached(output.scheduled_cached_reqs, before, orders)
         self.handed.step(output, orders)
+        self.others.step(output, orders)
         self._step += 1
         together = self._step % self._save_every == 0
         if self.options.save:
             for request, scheduled in output.num_scheduled_tokens.items():
+                if self.others.hold(request):
+                    self._again.add(request)
+                    continue
                 if scheduled == 1 and not together and request not in self._again:
                     continue
                 drafts = len(output.scheduled_spec_decode_tokens.get(request, ()))
@@ -430,6 +438,7 @@ class SchedulerSide:
             self._updates = report.updates
             self.reset()
         if report:
+            self.others.known(report.number)
             self._link.pause(report.away)  # what is found could not be loaded
             self.break_even.ranks([report.cost] if report.cost else [])
             self.break_even.computed(report.passes)

@@ -179,7 +179,7 @@ class WorkerSide:
     def begin(self, orders: StepOrders) -> None:
         """Before the forward pass, whatever that needs."""
         self._distrust = max(0, self._distrust - 1)
-        self._idle = orders.tokens == 0
+        self._idle, self._report.number = orders.tokens == 0, orders.number
         self._old = orders.updates < self._updates
         if orders.fresh:
             self.counts["waits_for_copies"] += self._reading.overwritten(orders.fresh)
