@@ -12,7 +12,8 @@ import support
 from stand_in import TOKENS, MLAAttentionSpec, Request, step
 from vllm_case import Case, layer_by_layer, prompt
 
-from kvcache_client.vllm.handed import GONE
+from kvcache_client.vllm.handed import GONE, Handed
+from kvcache_client.vllm.messages import StepReport
 
 
 class FailedLoads(Case):
@@ -221,6 +222,30 @@ class InFlight(Case):
         engine.check(request, 40)
         engine.finish(request)
         self.settled(daemon)
+
+    def test_workers_tell_of_both_loads_at_once(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon)
+        tokens = prompt(42)
+        engine.serve(Request(tokens))
+        request = Request(tokens)
+        handed = engine.scheduler._scheduler.handed
+        first = self.in_flight(engine, request)
+        second = self.in_flight(
+            engine, request, resumed=[request.request_id], preempted=[request.request_id])
+        with mock.patch.object(engine.workers[0]._worker, "report", StepReport):
+            self.carry_out(engine, first)
+        self.carry_out(engine, second)
+        self.assertEqual(handed.admitted(), set())
+        engine.finish(request)
+        self.settled(daemon)
+
+    def test_ranks_tell_of_their_loads_in_the_order_of_steps(self):
+        handed, first, second = Handed(lambda name: True), object(), object()
+        handed.hand("a", first, 2)
+        handed.hand("a", second, 2)
+        self.assertEqual(handed.adopted({"a": 3}), [first])
+        self.assertEqual(handed.adopted({"a": 1}), [second])
 
     def test_a_request_that_runs_again_had_blocks_that_nobody_can_tell(self):
         daemon = self.daemon()

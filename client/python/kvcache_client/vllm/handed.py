@@ -39,17 +39,20 @@ class Handed:
                 self._shares, [*new, *output.scheduled_cached_reqs.resumed_req_ids]))))
 
     def adopted(self, ranks: Mapping[str, int]) -> List[Lease]:
-        """By so many ranks each; those that nobody needs any more."""
+        """By so many ranks each, in the order in which they were handed out; those that nobody needs
+        any more."""
         over = []
         for request, n in ranks.items():
-            if request in self._leases:
-                lease, left = self._leases[request].pop(0)
+            leases = self._leases.get(request, [])
+            while leases and n:
+                lease, left = leases.pop(0)
                 if left > n:
-                    self._leases[request].insert(0, (lease, left - n))
+                    leases.insert(0, (lease, left - n))
                 else:
                     over.append(lease)
-                if not self._leases[request]:
-                    del self._leases[request]
+                n -= min(n, left)
+            if not leases:
+                self._leases.pop(request, None)
         while self._steps and self._steps[0][0].isdisjoint(self._leases):
             self._steps.pop(0)
         return over

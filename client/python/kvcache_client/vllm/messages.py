@@ -82,7 +82,7 @@ class StepOrders:
 
 @dataclasses.dataclass
 class StepReport:
-    """adopted: of each request, how many ranks have a lease of their own (or need none). passes:
+    """adopted: of each request, how many leases its ranks have of their own (or need not). passes:
     tokens and seconds of forward passes. cost: where it was measured after the start. lost: some
     save was given up. skipped: of a request, the first block for which there was no room, where there
     was some for those around it, so that asking again is of use. updates: of weights, until the

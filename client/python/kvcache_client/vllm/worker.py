@@ -281,7 +281,8 @@ class WorkerSide:
         return loading
 
     def _loading(self, order: LoadOrder) -> _Loading:
-        self._report.adopted[order.request] = 1
+        told = self._report.adopted
+        told[order.request] = told.get(order.request, 0) + 1
         return _Loading(order, [], {b for ids in order.ids for b in ids if b is not None})
 
     def _give_up(self, loading: _Loading) -> None:
