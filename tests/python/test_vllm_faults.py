@@ -235,6 +235,33 @@ class Faults(Case):
         self.assertGreater(worker.counts["loaded_blocks"], 0)
         self.assertIs(other.workers[0]._worker._parts[0], stale)
 
+    def test_nobody_waits_while_a_daemon_is_tried_again(self):
+        """Which may take the whole connect time-out, each time."""
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"retry_s": 0})
+        tokens, gate, tried = prompt(30), threading.Event(), set()
+        engine.serve(Request(tokens))
+        self.addCleanup(gate.set)
+        links = [side._link for side in (engine.scheduler._scheduler, engine.workers[0]._worker)]
+
+        def reconnect(client):
+            tried.add((client, threading.current_thread()))
+            gate.wait(20)
+            return again(client)
+
+        again = Client.reconnect
+        with mock.patch.object(Client, "reconnect", reconnect):
+            for link in links:
+                link.lost(SessionError("lost"))
+            engine.settle = lambda: None
+            for one in (tokens, prompt(30), tokens):
+                self.assertEqual(engine.serve(Request(one)), 0)
+            support.until(lambda: len(tried) == 2, tried)
+            self.assertNotIn(threading.main_thread(), {thread for _, thread in tried})
+            gate.set()
+            support.until(lambda: all(link.get() for link in links), "not connected")
+        support.until(lambda: engine.serve(Request(tokens)) == 28, "no hit")
+
     def test_nobody_waits_until_a_flushed_namespace_is_registered_again(self):
         daemon = self.daemon()
         engine, other = self.engine(daemon), self.engine(daemon)
