@@ -12,8 +12,11 @@ import support
 from stand_in import TOKENS, MLAAttentionSpec, Request, step
 from vllm_case import Case, layer_by_layer, prompt
 
+from kvcache_client.errors import DeadlineError
+from kvcache_client.loads import Load
 from kvcache_client.vllm.handed import GONE, Handed
 from kvcache_client.vllm.messages import StepReport
+from kvcache_client.vllm.worker import JUDGE_MS
 
 
 class FailedLoads(Case):
@@ -110,6 +113,25 @@ class FailedLoads(Case):
                 engines[0].serve(Request(tokens))
                 self.settled(daemon)
                 support.until(lambda: engines[1].serve(Request(tokens)) == 40, "no hit")
+
+    def test_a_load_that_is_not_over_behind_its_step_is_computed(self):
+        """It is waited for; nothing is taken for loaded of which that is not known."""
+        daemon, tokens, waits = self.daemon(), prompt(42), []
+        engine = self.engine(daemon)
+        engine.serve(Request(tokens))
+        request = Request(tokens)
+        self.assertEqual(engine.admit(request), (40, False))
+
+        def never(load, ms):
+            waits.append(ms)
+            raise DeadlineError("not over")
+
+        name = request.request_id
+        with mock.patch.object(Load, "_judge", never):
+            invalid, _ = engine.run(step(new=[(name, engine.tables[name], 40)],
+                                         scheduled={name: 2}), [(request, 40, 42)])
+        self.assertEqual((len(invalid), waits), (10, [JUDGE_MS]))
+        engine.finish(request)
 
     def test_checksums_are_compared_unless_told_otherwise(self):
         daemon, tokens = self.daemon(), prompt(42)
