@@ -138,6 +138,22 @@ class Names(Case):
                 self.assertEqual(engine.serve(request), 0)
             self.assertEqual(engine.serve(Request(tokens, adapter="a")), 16)
 
+    def test_images_belong_to_the_names_of_an_own_chain(self):
+        """As vLLM says which of them a block has: the tokens in their places are the same."""
+        def keys(request, first, end, inputs):
+            some = [i.identifier for i in request.mm_features if first < i.end and i.begin < end]
+            return tuple(some) or None, inputs
+
+        def image(name):
+            return [types.SimpleNamespace(identifier=name, begin=6, end=10)]
+
+        engine, tokens = self.engine(self.daemon(), extra={"own_hashes": True}), prompt(20)
+        with mock.patch("vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys", keys):
+            engine.serve(Request(tokens, mm_features=image("a")))
+            self.assertEqual(engine.serve(Request(tokens, mm_features=image("b"))), 4)
+            self.assertEqual(engine.serve(Request(tokens)), 4)
+            self.assertEqual(engine.serve(Request(tokens, mm_features=image("a"))), 16)
+
     def test_images_that_are_only_numbered_are_not_cached(self):
         """As vLLM does in an engine that caches neither prefixes nor inputs: other engines have the
         same numbers."""
