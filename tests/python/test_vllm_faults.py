@@ -262,6 +262,19 @@ class Faults(Case):
             support.until(lambda: all(link.get() for link in links), "not connected")
         support.until(lambda: engine.serve(Request(tokens)) == 28, "no hit")
 
+    def test_a_daemon_that_is_away_is_not_tried_in_every_step(self):
+        daemon = self.daemon()
+        engine = self.engine(daemon, extra={"retry_s": 600})
+        link = engine.scheduler._scheduler._link
+        with mock.patch.object(Client, "reconnect", side_effect=SessionError("away")) as tried, (
+                mock.patch.object(link._closed, "wait", return_value=True)) as wait:
+            link.lost(SessionError("lost"))
+            self.assertIsNone(link.get())
+            link._thread.join()  # as if it were closed now, in which the thread waits
+            for _ in range(5):
+                self.assertIsNone(link.get())
+        self.assertEqual((tried.call_count, wait.call_args_list), (1, [mock.call(600)]))
+
     def test_nobody_waits_until_a_flushed_namespace_is_registered_again(self):
         daemon = self.daemon()
         engine, other = self.engine(daemon), self.engine(daemon)
