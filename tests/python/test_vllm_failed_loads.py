@@ -114,6 +114,21 @@ class FailedLoads(Case):
                 self.settled(daemon)
                 support.until(lambda: engines[1].serve(Request(tokens)) == 40, "no hit")
 
+    def test_what_is_computed_in_place_of_a_load_is_offered_again(self):
+        """The daemon may have lost it; what was loaded is not."""
+        engine, tokens = self.engine(self.daemon()), prompt(42)
+        engine.serve(Request(tokens))
+        request, counts = Request(tokens), engine.counts("scheduler")
+        self.assertEqual(engine.admit(request), (40, False))
+        name, saves = request.request_id, counts["ordered_saves"]
+        with mock.patch.object(engine.workers[0]._worker._link, "ready", return_value=None):
+            engine.run(step(new=[(name, engine.tables[name], 40)], scheduled={name: 2}),
+                       [(request, 40, 42)])
+        self.assertEqual(counts["ordered_saves"], saves)
+        engine.run(step(cached=[(name, None, 0)], scheduled={name: 42}), [(request, 0, 42)])
+        self.assertEqual(counts["ordered_saves"], saves + 1)
+        engine.finish(request)
+
     def test_a_load_that_is_not_over_behind_its_step_is_computed(self):
         """It is waited for; nothing is taken for loaded of which that is not known."""
         daemon, tokens, waits = self.daemon(), prompt(42), []
