@@ -221,23 +221,40 @@ class Again(support.Case):
         support.until(lambda: self.client(daemon, role="operator").statistics()[
             "filling_slots"] == 0, "not published")
 
-    def test_a_reset_while_a_step_is_in_flight_that_lacks_something(self):
-        """It does not clear the engine's cache, and the request runs again without the block that the
-        step completed, which others find there."""
+    def failing(self, runner):
+        """An engine with a step in flight that lacks something of a request, 0; its tokens."""
         from kvcache_client.vllm import repairs
 
         if not repairs.waited_loads():
             self.skipTest("this version is not known, so that no step waits")
-        tokens = list(range(3, 3 + 5 * TOKENS))
-        for runner in (1, 2):
-            daemon = self.daemon()
-            engine = self.engine(daemon, runner=runner, ahead=True)
-            engine.scene([tokens], "saved")
-            self.saved(daemon)
-            engine.scheduler.reset_prefix_cache()
-            engine.fails = 1.0
-            engine.request("failing 0", tokens, MADE)
+        daemon, tokens = self.daemon(), list(range(3, 3 + 5 * TOKENS))
+        engine = self.engine(daemon, runner=runner, ahead=True)
+        engine.scene([tokens], "saved")
+        self.saved(daemon)
+        engine.scheduler.reset_prefix_cache()
+        engine.fails = 1.0
+        engine.request("failing 0", tokens, MADE)
+        engine.step()
+        return engine, tokens
+
+    def test_an_abort_while_a_step_is_in_flight_that_lacks_something(self):
+        """Also where vLLM fails requests with their loads, whatever the connector's own policy says."""
+        from vllm.v1.request import RequestStatus
+
+        for recompute in (True, False):
+            engine, tokens = self.failing(2)
+            engine.scheduler.recompute_kv_load_failures = recompute
+            engine.scheduler.finish_requests("failing 0", RequestStatus.FINISHED_ABORTED)
+            engine.fails = 0.0
             engine.step()
+            engine.request("behind 1", [*tokens, 3], MADE)
+            self.assertEqual(engine.ended()[1], made_behind([*tokens, 3], MADE))
+
+    def test_a_reset_while_a_step_is_in_flight_that_lacks_something(self):
+        """It does not clear the engine's cache, and the request runs again without the block that the
+        step completed, which others find there."""
+        for runner in (1, 2):
+            engine, tokens = self.failing(runner)
             engine.reset()
             engine.fails = 0.0
             engine.step()

@@ -161,11 +161,23 @@ class Again(support.Case):
         self.assertEqual(one.requests["b"].num_computed_tokens, 4)
         self.assertEqual(one.failed_recving_kv_req_ids, {"b"})
 
+    def test_where_requests_fail_whoever_has_computed_on_one_that_does_fails_too(self):
+        """As beside other connectors, where the policy of this one says nothing."""
+        with mock.patch.object(stand_in.Scheduler, "_handle_invalid_blocks",
+                               lambda self, invalid, scheduled: {"a"}):
+            for admitted, failed, evicted in (
+                    ("ab", "abe", {1, 2, 4, 7}), ("abx", "abcex", ALL)):
+                self.evicted.clear()
+                one = self.scheduler(
+                    False, admitted, a=(RUNNING, [1, 2], 1, 1), b=(RUNNING, [3, 2, 4], 1),
+                    c=(RUNNING, [5, 6], 1), d=(PREEMPTED, [], 1), e=(LOADING, [4, 7]))
+                one.recompute_kv_load_failures = False
+                one.connector = space(_connectors=[one.connector, space()])
+                self.assertEqual(one._handle_invalid_blocks({1}, dict.fromkeys("abcd", 1)), {*failed})
+                self.assertEqual((self.evicted, len(one.running)), (evicted, 3))
+
     def test_what_it_does_not_repair_is_left_to_vllm(self):
         one = self.scheduler(False, "a", a=(RUNNING, [1, 2], 1, 1))
-        one.recompute_kv_load_failures = False
-        self.assertRaises(NotImplementedError, one._handle_invalid_blocks, {1}, {"a": 1})
-        one.recompute_kv_load_failures = True
         one.kv_cache_config.kv_cache_groups.append(2)
         self.assertRaises(NotImplementedError, one._handle_invalid_blocks, {1}, {"a": 1})
 

@@ -127,9 +127,11 @@ def waited_loads() -> bool:
 
     @functools.wraps(theirs)
     def handle(self: Any, invalid: Set[int], scheduled: Mapping[str, int]) -> Any:
-        if not self.recompute_kv_load_failures or len(self.kv_cache_config.kv_cache_groups) > 1:
+        if len(self.kv_cache_config.kv_cache_groups) != 1:
             return theirs(self, invalid, scheduled)
-        return _begin_again(self, set(invalid), scheduled, preempt)
+        if self.recompute_kv_load_failures:
+            return _begin_again(self, set(invalid), scheduled, preempt)
+        return theirs(self, invalid, scheduled) | _forget(self, set(invalid))
 
     handle.begins_again = True  # type: ignore[attr-defined]
     kind._handle_invalid_blocks = handle
@@ -214,9 +216,10 @@ def _discards() -> bool:
             and "num_in_flight_tokens" in Request.__init__.__code__.co_names)
 
 
-def _begin_again(self: Any, bad: Set[int], scheduled: Mapping[str, int], preempt: _Preempt) -> Any:
-    """Whoever has something of what is bad, or of what was computed behind it; names of those whose
-    output of this step is skipped."""
+def _behind(self: Any, bad: Set[int], scheduled: Mapping[str, int]) -> Tuple[Dict[str, int], Set[str]]:
+    """The first bad block of each request that has one, and names of those that had some which nobody
+    can tell any more: of what is scheduled, beside connectors that do not say who may. What was computed
+    behind bad blocks becomes bad, too."""
     from vllm.v1.request import RequestStatus
 
     everybody = {name: self.kv_cache_manager.get_block_ids(name)[0] for name in self.requests}
@@ -224,16 +227,32 @@ def _begin_again(self: Any, bad: Set[int], scheduled: Mapping[str, int], preempt
         # All of that is its own. Log probabilities of a prompt come once, with the step that ends it.
         if getattr(request, "skip_reading_prefix_cache", False) and bad.isdisjoint(everybody[name]):
             del everybody[name]
-    told = _connectors(self.connector)
     admitted: Set[str] = set()
-    for one in told:
+    for one in _connectors(self.connector):
         admitted |= getattr(one, "admitted_beside_loads", lambda: set(scheduled))()
     gone = {name for name in admitted if name not in self.requests
             or self.requests[name].status not in (
                 RequestStatus.RUNNING, RequestStatus.WAITING_FOR_REMOTE_KVS)}
-    if gone:  # with blocks that nobody can tell any more
-        bad = set(range(1, len(self.kv_cache_manager.block_pool.blocks)))
-    first = _reached(everybody, bad)
+    if gone:
+        bad.update(range(1, len(self.kv_cache_manager.block_pool.blocks)))
+    return _reached(everybody, bad), gone
+
+
+def _forget(self: Any, bad: Set[int]) -> Set[str]:
+    """Where requests fail with their loads, so do those that have computed on them. No step is to wait
+    for one there; but of several connectors each has a policy, and vLLM follows none of these."""
+    first, gone = _behind(self, bad, {})
+    self.kv_cache_manager.evict_blocks(bad)
+    _tell(self, set(first))
+    return gone.union(first)
+
+
+def _begin_again(self: Any, bad: Set[int], scheduled: Mapping[str, int], preempt: _Preempt) -> Any:
+    """Whoever has something of what is bad, or of what was computed behind it; names of those whose
+    output of this step is skipped."""
+    from vllm.v1.request import RequestStatus
+
+    first, gone = _behind(self, bad, scheduled)
     again = [r for r in self.running if r.request_id in first]
     names = {r.request_id for r in again}
     self.running = [r for r in self.running if r.request_id not in names]
@@ -252,11 +271,16 @@ def _begin_again(self: Any, bad: Set[int], scheduled: Mapping[str, int], preempt
                 and request.num_computed_tokens > known):
             request.num_computed_tokens = known
             self.failed_recving_kv_req_ids.add(name)
-    for one in told:
-        getattr(one, "begun_again", lambda names: None)(names)
+    _tell(self, names)
     if names:
         log.warning("kvcached: %d requests are begun again, since a load has failed", len(names))
     return names | gone
+
+
+def _tell(self: Any, names: Set[str]) -> None:
+    """The connectors, of whose blocks nothing is left."""
+    for one in _connectors(self.connector):
+        getattr(one, "begun_again", lambda names: None)(names)
 
 
 def _connectors(connector: Any) -> List[Any]:
