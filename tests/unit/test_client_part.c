@@ -1,5 +1,6 @@
 // Parts, against a scripted daemon.
 #include <string.h>
+#include <sys/mman.h>
 
 #include "client/client.h"
 #include "tests/lib/check_main.h"
@@ -107,6 +108,13 @@ static void half_memory(struct kv *kv)
 {
     kv->slices[2].base = NULL;
 }
+// As addresses of a GPU are for the processor.
+static void no_memory(struct kv *kv)
+{
+    kv->slices[1].base =
+        mmap(NULL, 8 * kv->slices[1].stride, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(kv->slices[1].base, MAP_FAILED);
+}
 static void no_tokens(struct kv *kv)
 {
     kv->desc.block_tokens = 0;
@@ -126,6 +134,7 @@ static const struct bad_desc bad_descs[] = {
     {"slices[2].stride: ", KVC_E_INVALID, endless_slice},
     {"slices[2].stride: ", KVC_E_INVALID, high_slice},
     {"slices[2].base: ", KVC_E_INVALID, half_memory},
+    {"slices[1].base: ", KVC_E_INVALID, no_memory},
     {"block_tokens: ", KVC_E_INVALID, no_tokens},
     {"block_tokens: ", KVC_E_INVALID, many_tokens},
 };
