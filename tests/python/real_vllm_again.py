@@ -238,7 +238,7 @@ class Again(support.Case):
         return engine, tokens
 
     def test_an_abort_while_a_step_is_in_flight_that_lacks_something(self):
-        """Also where vLLM fails requests with their loads, whatever the connector's own policy says."""
+        """Also where vLLM fails requests with their loads, and steps are told to wait for them."""
         from vllm.v1.request import RequestStatus
 
         for recompute in (True, False):

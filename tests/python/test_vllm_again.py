@@ -162,7 +162,7 @@ class Again(support.Case):
         self.assertEqual(one.failed_recving_kv_req_ids, {"b"})
 
     def test_where_requests_fail_whoever_has_computed_on_one_that_does_fails_too(self):
-        """As beside other connectors, where the policy of this one says nothing."""
+        """Where steps are told to wait. Of other connectors nobody knows who may have."""
         with mock.patch.object(stand_in.Scheduler, "_handle_invalid_blocks",
                                lambda self, invalid, scheduled: {"a"}):
             for admitted, failed, evicted in (

@@ -239,8 +239,8 @@ def _behind(self: Any, bad: Set[int], scheduled: Mapping[str, int]) -> Tuple[Dic
 
 
 def _forget(self: Any, bad: Set[int]) -> Set[str]:
-    """Where requests fail with their loads, so do those that have computed on them. No step is to wait
-    for one there; but of several connectors each has a policy, and vLLM follows none of these."""
+    """Where requests fail with their loads, so do those that have computed on them. No step waits for
+    one there unless it is told to (option synchronous), or it is one of another connector."""
     first, gone = _behind(self, bad, {})
     self.kv_cache_manager.evict_blocks(bad)
     _tell(self, set(first))
