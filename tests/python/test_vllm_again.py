@@ -206,7 +206,11 @@ class Again(support.Case):
         self.assertTrue(self.install(type("Scheduler", (Older,), {})))
         self.assertTrue(connector._waits(config, None))
         config.kv_transfer_config.kv_load_failure_policy = "fail"
-        self.assertFalse(connector._waits(config, None))
+        with mock.patch.object(self.repairs, "waited_loads", return_value=True) as repair:
+            self.assertFalse(connector._waits(config, None))
+            with self.assertLogs("kvcache_client.vllm", "WARNING"):
+                self.assertTrue(connector._waits(config, True))
+        self.assertEqual(repair.call_count, 2)
         config.kv_transfer_config.kv_load_failure_policy = "recompute"
         config.parallel_config.pipeline_parallel_size = 2
         self.assertFalse(connector._waits(config, None))

@@ -127,13 +127,13 @@ def _one_step(config: Any) -> bool:
 
 def _begins_again(config: Any) -> bool:
     """Whether requests are computed rightly of which a load fails when a step has run on it: not known
-    of pipelines, with more steps in flight, nor of models that make no tokens. Where they are to fail,
-    vLLM leaves what was computed behind it in its own cache."""
+    of pipelines, with more steps in flight, nor of models that make no tokens. Where they are to fail
+    they do, and a step that waits only makes more of them fail."""
     transfer = getattr(config, "kv_transfer_config", None)
     return (config.parallel_config.pipeline_parallel_size == 1
-            and getattr(transfer, "kv_load_failure_policy", "recompute") == "recompute"
             and getattr(config.model_config, "runner_type", "generate") == "generate"
-            and repairs.waited_loads())
+            and repairs.waited_loads()  # also where they fail, for steps that are told to wait
+            and getattr(transfer, "kv_load_failure_policy", "recompute") == "recompute")
 
 
 def _seen(config: Any) -> bool:
