@@ -13,10 +13,11 @@
 
 #define FAULT_SITES    192
 #define FAULT_NAME_MAX 48
+#define NAME_WORDS     (FAULT_NAME_MAX / sizeof(uint64_t))
 
 struct site {
     _Atomic uint64_t hash; // of the name, which makes the site its own; 0: nobody's
-    _Atomic uint64_t name[FAULT_NAME_MAX / sizeof(uint64_t)];
+    _Atomic uint64_t name[NAME_WORDS];
     _Atomic uint32_t named;
     _Atomic uint32_t skip;
     _Atomic uint32_t count;
@@ -51,15 +52,24 @@ static const char *name_of(const struct site *s)
     return (const char *)s->name;
 }
 
-// Whoever comes to a site without a name gives it the same one.
+// Whoever comes to a site without a name gives it the same one, while others may read it.
 static void give_name(struct site *s, const char *name)
 {
-    uint64_t words[FAULT_NAME_MAX / sizeof(uint64_t)] = {0};
+    uint64_t words[NAME_WORDS] = {0};
 
     memcpy(words, name, strlen(name));
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+    for (size_t i = 0; i < NAME_WORDS; i++)
         atomic_store_explicit(&s->name[i], words[i], memory_order_relaxed);
     atomic_store(&s->named, 1);
+}
+
+static bool has_name(const struct site *s, const char *name)
+{
+    uint64_t words[NAME_WORDS];
+
+    for (size_t i = 0; i < NAME_WORDS; i++)
+        words[i] = atomic_load_explicit(&s->name[i], memory_order_relaxed);
+    return strcmp((const char *)words, name) == 0;
 }
 
 // Finds the site or makes it known. The table only grows, so no lock is needed; nor would one do:
@@ -79,7 +89,7 @@ static struct site *site_get(struct fault_page *page, const char *name)
             continue;
         if (!atomic_load(&s->named))
             give_name(s, name);
-        assert(strcmp(name_of(s), name) == 0);
+        assert(has_name(s, name));
         return s;
     }
     assert(!"more fault sites than FAULT_SITES");
