@@ -65,6 +65,14 @@ static void measure(struct beside *b, uint32_t round)
         b->rates[i][round] = perftest_rate(b->bytes[i]) / 1e9;
 }
 
+/* Whether there is a reference. */
+static bool is_there(double rate)
+{
+    if (rate == 0)
+        printf("    no ucx_perftest (Debian: ucx-utils) to compare it with\n");
+    return rate > 0;
+}
+
 static void lookups(const char *mode, uint64_t message)
 {
     const double bytes = 3072.0 * WORKER_SLICES * WORKER_BATCH;
@@ -101,6 +109,8 @@ static void lookups(const char *mode, uint64_t message)
     for (int i = 0; i < 2; i++) {
         const double rate = median(beside.rates[i], ROUNDS), best = beside.rates[i][ROUNDS - 1];
 
+        if (!is_there(rate))
+            break;
         printf("    ucx_perftest (%llu KiB) %.2f GB/s, %.2f ms: %.2f x (bytes + 2 round trips), "
                "best by best %.2f\n",
                (unsigned long long)beside.bytes[i] >> 10, rate, bytes / rate / 1e6,
@@ -142,6 +152,8 @@ static void throughput(const char *mode, uint32_t slice_bytes, uint64_t message)
     for (int i = 0; i < 2; i++) {
         const double rate = median(beside.rates[i], ROUNDS), best = beside.rates[i][ROUNDS - 1];
 
+        if (!is_there(rate))
+            break;
         printf("    ucx_perftest (%llu KiB) %.2f GB/s: %.2f of it, best by best %.2f\n",
                (unsigned long long)beside.bytes[i] >> 10, rate, ours / rate,
                bytes / times[0] / 1e6 / best);
