@@ -311,6 +311,7 @@ class Engine:
         prefixes = [some.choices(range(3, self.vocab), k=length) for _ in range(shared)]
         if seen:
             self.serve([(0.0, f"prefix {i}", p, 1) for i, p in enumerate(prefixes)])
+            self.served()  # those are not among what is told
         return self._together(
             [prefixes[i % shared] + self.tokens(own) for i in range(requests)], at_once, made)
 
